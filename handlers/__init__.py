@@ -1,9 +1,9 @@
 """Inside TorchServe's worker: bytes in, answers out. A model's entry file is three lines:
 
-    from batchline.handlers import ImageClassifier
+from batchline.handlers import ImageClassifier
 
-    class Handler(ImageClassifier):
-        '''What it is.'''
+class Handler(ImageClassifier):
+    '''What it is.'''
 """
 
 from .batch import BatchHandler

@@ -330,7 +330,9 @@ class BatchHandler(BaseHandler):  # type: ignore[misc]
         exchange.body, exchange.content_type = answer.encode(exchange.request, answers, name, str(facts.get("modelVersion", "")))
         if len(exchange.body) > self.max_response_bytes:
             size, limit = len(exchange.body), self.max_response_bytes
-            exchange.error = BadInput(f"the answer has {size} bytes, more than the {limit} that max_response_size allows", 413, kind="too_large")
+            exchange.error = BadInput(
+                f"the answer has {size} bytes, more than the {limit} that max_response_size allows", 413, kind="too_large"
+            )
 
     def _report(self, exchanges: list[Exchange], clock: StageClock, begin_s: float) -> None:
         """Status, headers and metrics."""
@@ -351,7 +353,9 @@ class _WrongCount(Exception):
 
     def __init__(self, answers: Any, wanted: int) -> None:
         got = f"{len(answers)} answers" if hasattr(answers, "__len__") else "no list"
-        super().__init__(f"postprocess returned a {type(answers).__name__} with {got} for {wanted} instances; it must return a list of {wanted}")
+        super().__init__(
+            f"postprocess returned a {type(answers).__name__} with {got} for {wanted} instances; it must return a list of {wanted}"
+        )
 
 
 def _explains(exchange: Exchange) -> bool:

@@ -43,7 +43,7 @@ class BadInput(RequestError):
 
 
 class NotSupported(RequestError):
-    """This server cannot do it."""
+    """A thing that this server cannot do."""
 
     status = 501
 

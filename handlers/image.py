@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from PIL import Image, ImageCms, ImageOps
+from PIL import Image, ImageCms, ImageOps, UnidentifiedImageError
 
 from .batch import BatchHandler, Row
 from .classify import top_labels
@@ -92,7 +92,7 @@ def decode_image(value: Any, max_pixels: int = MAX_PIXELS, background: Sequence[
         raise
     except Image.DecompressionBombError:
         raise BadInput(f"the picture has more than {max_pixels} pixels", 413, kind="too_large") from None
-    except Image.UnidentifiedImageError:
+    except UnidentifiedImageError:
         raise BadInput("not a picture that can be read; send a JPEG, PNG, WebP, GIF, TIFF or BMP file", kind="image") from None
     except MemoryError:
         raise
@@ -103,7 +103,9 @@ def decode_image(value: Any, max_pixels: int = MAX_PIXELS, background: Sequence[
 def _check_pixels(picture: Image.Image, max_pixels: int) -> None:
     width, height = picture.size
     if width * height > max_pixels:
-        raise BadInput(f"the picture has {width} x {height} pixels, more than the {max_pixels} allowed; send a smaller one", 413, kind="too_large")
+        raise BadInput(
+            f"the picture has {width} x {height} pixels, more than the {max_pixels} allowed; send a smaller one", 413, kind="too_large"
+        )
     if not width or not height:
         raise BadInput("the picture has no pixels", kind="image")
 
@@ -162,7 +164,7 @@ def resize_and_crop(picture: Image.Image, resize: int, crop: int, interpolation:
     """
     width, height = picture.size
     scale_to = (resize, max(1, int(resize * height / width))) if width <= height else (max(1, int(resize * width / height)), resize)
-    left, top = (int(round((side - crop) / 2.0)) for side in scale_to)
+    left, top = (round((side - crop) / 2.0) for side in scale_to)
     across, down = width / scale_to[0], height / scale_to[1]  # source pixels a target pixel
     box = (left * across, top * down, min(width, (left + crop) * across), min(height, (top + crop) * down))
     return picture.resize((crop, crop), interpolation, box=box)

@@ -21,7 +21,11 @@ Raw = Literal["bytes", "text", "json"]
 WRAPPERS = ("data", "body", "b64")
 JSON_STARTS = (b"{", b"[", b'"')
 MAX_RANK = 8  # dimensions of a KServe v2 tensor
-INTEGERS = {f"{sign}INT{bits}": (0 if sign else -(2 ** (bits - 1)), 2 ** (bits - 1 + bool(sign)) - 1) for sign in ("", "U") for bits in (8, 16, 32, 64)}
+INTEGERS = {
+    f"{sign}INT{bits}": (0 if sign else -(2 ** (bits - 1)), 2 ** (bits - 1 + bool(sign)) - 1)
+    for sign in ("", "U")
+    for bits in (8, 16, 32, 64)
+}
 FLOATS = ("FP16", "FP32", "FP64", "BF16")
 
 
@@ -74,7 +78,7 @@ def _field(fields: Mapping[str, Any], headers: Mapping[str, str], expects: str) 
         names = ", ".join(sorted(str(name)[:40] for name in fields)[:8])
         raise BadInput(f"several fields ({names}) and none is called data; send one, or JSON instances", kind="ambiguous")
     value = next(iter(fields.values()), None) if name is None else fields[name]
-    if isinstance(value, (bytes, bytearray, str)) and not value or value is None and not fields:
+    if (isinstance(value, (bytes, bytearray, str)) and not value) or (value is None and not fields):
         hint = ""
         if "x-www-form-urlencoded" in headers.get("content-type", "").lower():
             hint = "; it came as a form, which is what curl -d sends: add -H 'Content-Type: application/json', or use -T FILE"
@@ -185,7 +189,9 @@ def _v2(body: dict[str, Any], expects: str) -> Request:
 def _shape(shape: Any) -> list[int]:
     good = isinstance(shape, list) and 0 < len(shape) <= MAX_RANK and all(type(n) is int and n > 0 for n in shape)
     if not good:
-        raise BadInput(f"must be a list of 1 to {MAX_RANK} positive integers, the first the number of instances", at="inputs[0].shape", kind="envelope")
+        raise BadInput(
+            f"must be a list of 1 to {MAX_RANK} positive integers, the first the number of instances", at="inputs[0].shape", kind="envelope"
+        )
     return list(shape)
 
 

@@ -69,13 +69,13 @@ def _load_exported(path: Path, device: torch.device) -> Callable[..., Any]:
 
 def _load_torchscript(path: Path, device: torch.device) -> Callable[..., Any]:
     try:
-        model = torch.jit.load(path, map_location=device)
+        model = torch.jit.load(path, map_location=device)  # type: ignore[no-untyped-call]
     except Exception as error:
         raise ModelLoadError(
             f"{path.name} is not TorchScript: {str(error).splitlines()[0]}. A state_dict needs its model file beside it "
             f"(model.py in the model's folder, --model-file for the archiver); or export the model with torch.export to .pt2"
         ) from error
-    return model.eval()
+    return model.eval()  # type: ignore[no-any-return]
 
 
 def _load_state_dict(path: Path, model_file: Path, config: Mapping[str, Any], device: torch.device) -> Callable[..., Any]:
@@ -103,7 +103,9 @@ def _model_class(model_file: Path, config: Mapping[str, Any]) -> Callable[[], to
         raise ModelLoadError(f"{model_file.name} has no {wanted}, which model-config.yaml names as model_class")
     if wanted:
         return getattr(module, wanted)  # type: ignore[no-any-return]
-    classes = [c for _, c in inspect.getmembers(module, inspect.isclass) if c.__module__ == module.__name__ and issubclass(c, torch.nn.Module)]
+    classes = [
+        c for _, c in inspect.getmembers(module, inspect.isclass) if c.__module__ == module.__name__ and issubclass(c, torch.nn.Module)
+    ]
     if len(classes) != 1:
         names = ", ".join(c.__name__ for c in classes) or "none"
         raise ModelLoadError(f"{model_file.name} must define one nn.Module, it has {names}; name one as model_class in model-config.yaml")
@@ -222,4 +224,5 @@ def keep_freed_memory() -> bool:
     except (OSError, AttributeError):
         return False
     settings = ((M_MMAP_THRESHOLD, KEEP_BYTES), (M_TRIM_THRESHOLD, KEEP_BYTES), (M_TOP_PAD, 64 << 20))
-    return all([mallopt(option, value) == 1 for option, value in settings])
+    accepted = [mallopt(option, value) == 1 for option, value in settings]
+    return all(accepted)

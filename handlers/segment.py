@@ -48,7 +48,7 @@ class ImageSegmenter(ImageHandler):
 
     def _answer(self, mask: torch.Tensor) -> dict[str, Any]:
         labels = self.mapping or {}
-        found, counts = mask.unique(return_counts=True)
+        found, counts = torch.unique(mask, return_counts=True)
         shares = sorted(zip(found.tolist(), (counts / mask.numel()).tolist(), strict=True), key=lambda pair: -pair[1])
         classes = [{"label": labels.get(str(i), str(i)), "index": i, "share": share} for i, share in shares]
         return {"width": self.width, "height": self.height, "classes": classes, "mask": _png(mask)}

@@ -53,7 +53,7 @@ class TextHandler(BatchHandler):
     def decode(self, value: Any) -> str:
         """An instance -> its text, cut where no window could reach."""
         if not isinstance(value, str):
-            raise BadInput(f"must be a text, not {_name(value)}; several texts go as {{\"instances\": [...]}}", kind="type")
+            raise BadInput(f'must be a text, not {_name(value)}; several texts go as {{"instances": [...]}}', kind="type")
         if not value.strip():
             raise BadInput("the text is empty", kind="empty")
         if any("\ud800" <= character <= "\udfff" for character in value):

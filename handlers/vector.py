@@ -27,8 +27,12 @@ class VectorClassifier(BatchHandler):
         """Reads shapes, range and top_k."""
         self.shapes = [tuple(shape) for shape in self.config.get("shapes", [])]
         if not self.shapes or len({math.prod(shape) for shape in self.shapes}) != 1:
-            raise ModelLoadError("model-config.yaml: shapes must list the accepted shapes of an instance, all of one size, such as [[64], [8, 8]]")
+            raise ModelLoadError(
+                "model-config.yaml: shapes must list the accepted shapes of an instance, all of one size, such as [[64], [8, 8]]"
+            )
         self.size = math.prod(self.shapes[0])
+        self.low: float
+        self.high: float
         self.low, self.high = self.config.get("range") or (-math.inf, math.inf)
         self.top_k = self.setting("top_k", 5, at_least=1)
         self.expects = f"{self.size} numbers" + (f" from {self.low:g} to {self.high:g}" if math.isfinite(self.low) else "")  # type: ignore[misc]
@@ -49,7 +53,11 @@ class VectorClassifier(BatchHandler):
         flat: list[Any] = value
         for _ in shape[1:]:
             flat = [number for row in flat for number in row]
-        if not {type(number) for number in flat} <= {int, float} or not self.low <= min(flat) <= max(flat) <= self.high or not _finite(flat):
+        if (
+            not {type(number) for number in flat} <= {int, float}
+            or not self.low <= min(flat) <= max(flat) <= self.high
+            or not _finite(flat)
+        ):
             self._name_the_wrong(flat, shape)
         return flat
 

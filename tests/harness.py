@@ -73,7 +73,12 @@ class Worker:
 
 
 def load(
-    handler_class: type, model_dir: Path, model: str = "test", batch_size: int = 4, config: dict[str, Any] | None = None, manifest: Any = None
+    handler_class: type,
+    model_dir: Path,
+    model: str = "test",
+    batch_size: int = 4,
+    config: dict[str, Any] | None = None,
+    manifest: Any = None,
 ) -> Worker:
     """A handler class on an unpacked archive."""
     manifest = manifest or json.loads((model_dir / "MAR-INF" / "MANIFEST.json").read_text())

@@ -22,6 +22,7 @@ class SentenceEncoder(torch.nn.Module):
         self.bert = bert
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+        """See the class."""
         hidden = self.bert(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state  # (B, L, 384)
         mask = attention_mask.unsqueeze(-1).to(hidden.dtype)  # (B, L, 1)
         mean = (hidden * mask).sum(1) / mask.sum(1).clamp(min=1e-9)

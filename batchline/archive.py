@@ -24,6 +24,7 @@ EXTRAS = ("labels.txt", "index_to_name.json", "tokenizer.json", "samples", "requ
 IMPORT_CHECK = """
 import sys
 sys.path.insert(0, ".")
+sys.meta_path = [finder for finder in sys.meta_path if "batchline" not in getattr(finder, "__module__", "")]  # an editable install's
 import os, importlib
 import batchline.handlers as handlers
 assert os.path.realpath(handlers.__file__).startswith(os.path.realpath(".")), handlers.__file__

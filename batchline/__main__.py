@@ -1,0 +1,5 @@
+"""`python -m batchline`."""
+
+from batchline.cli import main
+
+main()

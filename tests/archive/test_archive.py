@@ -1,0 +1,144 @@
+"""Archives built by torch-model-archiver, and what is refused before a server sees it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from batchline.archive import build, check
+from batchline.errors import ArchiveError
+from tests import checkout
+from tests.harness import ROOT, STORE
+
+HANDLER = "from batchline.handlers import BatchHandler\n\n\nclass Handler(BatchHandler):\n    pass\n"
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> Path:
+    """models/tiny: weights that lie in the folder, no export.py."""
+    folder = tmp_path / "models" / "tiny"
+    folder.mkdir(parents=True)
+    (folder / "handler.py").write_text(HANDLER)
+    (folder / "model-config.yaml").write_text("responseTimeout: 60\nstartupTimeout: 60\n")
+    shutil.copy(ROOT / "build" / "digits" / "model.pt2", folder / "model.pt2")
+    return tmp_path / "models"
+
+
+def make(models: Path) -> Path:
+    return build("tiny", models, models.parent / "store", models.parent / "build")
+
+
+def test_an_archive_is_self_contained() -> None:
+    for name in ("digits", "efficientnet_lite0", "minilm"):
+        with zipfile.ZipFile(STORE / f"{name}.mar") as archive:
+            names = set(archive.namelist())
+        shipped = {f"batchline/handlers/{path.name}" for path in (ROOT / "handlers").glob("*.py")}
+        assert names >= shipped | {"batchline/__init__.py", "handler.py", "model-config.yaml", "model.pt2", "MAR-INF/MANIFEST.json"}
+        assert not [name for name in names if name.endswith((".pyc", "export.py")) or "__pycache__" in name]
+        assert any(name.startswith("samples/") for name in names)
+
+
+def test_build_keeps_a_folder_of_the_models_name_in_tmpdir(models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch-model-archiver deletes $TMPDIR/<model-name>."""
+    precious = tmp_path / "tmp" / "tiny" / "thesis.txt"
+    precious.parent.mkdir(parents=True)
+    precious.write_text("years of work")
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    assert make(models).is_file()
+    assert precious.read_text() == "years of work"
+
+
+@pytest.mark.parametrize(
+    ("handler", "said"),
+    [
+        ("import no_such_package\n" + HANDLER, "No module named 'no_such_package'"),
+        (HANDLER + "    def broken(:\n", "SyntaxError"),
+        (HANDLER + "\n\nclass Helper:\n    pass\n", "must define exactly one class"),
+        ("from batchline.handlers import BatchHandler\n", "It defines none"),
+        ("from .utils import x\n" + HANDLER, "attempted relative import"),
+        ("from batchline.server import start\n" + HANDLER, "No module named 'batchline.server'"),
+    ],
+)
+def test_a_handler_that_cannot_be_imported(models: Path, handler: str, said: str) -> None:
+    (models / "tiny" / "handler.py").write_text(handler)
+    with pytest.raises(ArchiveError) as caught:
+        make(models)
+    assert said in str(caught.value)
+    assert "handler.py" in str(caught.value)
+    assert not list(models.parent.glob("store/*")), "a broken archive landed in the store"
+
+
+def test_a_broken_build_leaves_the_archive_that_was_there(models: Path) -> None:
+    before = make(models).read_bytes()
+    (models / "tiny" / "handler.py").write_text("import no_such_package\n" + HANDLER)
+    with pytest.raises(ArchiveError):
+        make(models)
+    assert (models.parent / "store" / "tiny.mar").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (lambda folder: (folder / "handler.py").unlink(), "has no handler.py"),
+        (lambda folder: (folder / "model-config.yaml").write_text("a: [1"), "is not valid YAML"),
+        (lambda folder: (folder / "model-config.yaml").write_text("- 1"), "keys and values"),
+        (lambda folder: (folder / "model.pt2").unlink(), "must hold one weights file"),
+        (lambda folder: (folder / "second.onnx").write_text(""), "must hold one weights file"),
+        (lambda folder: (folder / "export.py").write_text("raise SystemExit('no data here')"), "export.py failed"),
+        (lambda folder: (folder / "export.py").write_text(""), "wrote no weights"),
+    ],
+)
+def test_a_folder_that_lacks_something(models: Path, spoil: object, said: str) -> None:
+    spoil(models / "tiny")  # type: ignore[operator]
+    with pytest.raises(ArchiveError, match=said):
+        make(models)
+
+
+@pytest.mark.parametrize("name", ["nowhere", "../etc", "a b", "a..b", ""])
+def test_a_name_that_is_no_folder(models: Path, name: str) -> None:
+    with pytest.raises(ArchiveError):
+        build(name, models)
+
+
+def test_a_file_that_is_no_archive(tmp_path: Path) -> None:
+    (tmp_path / "x.mar").write_bytes(b"PK\x03\x04 cut short")
+    with pytest.raises(ArchiveError, match="is not a model archive"):
+        check(tmp_path / "x.mar")
+
+
+def test_an_inherited_pythonpath_does_not_reach_the_check(models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "helper_module.py").write_text("")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "elsewhere"))
+    (models / "tiny" / "handler.py").write_text("import helper_module\n" + HANDLER)
+    with pytest.raises(ArchiveError, match="helper_module"):
+        make(models)
+
+
+def test_the_command_line_prints_one_message(models: Path) -> None:
+    command = [sys.executable, "-m", "batchline", "archive", "nowhere", "--models", str(models)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=models)
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert "Traceback" not in done.stderr and "nowhere" in done.stderr
+
+
+def built(text: str) -> list[str]:
+    """The archives that a `make` output says were built."""
+    return sorted(line.removeprefix("model_store/").removesuffix(".mar") for line in text.splitlines() if line.endswith(".mar"))
+
+
+def test_make_archive_builds_what_changed_and_nothing_else(tmp_path: Path) -> None:
+    home = checkout.copy(tmp_path)
+    checkout.run("make -j2 archive", home)
+    assert built(checkout.run("make archive", home).stdout) == []
+    os.utime(home / "models" / "digits" / "labels.txt")
+    assert built(checkout.run("make archive", home).stdout) == ["digits"]
+    os.utime(home / "handlers" / "payload.py")
+    assert built(checkout.run("make -j2 archive", home).stdout) == ["digits", "efficientnet_lite0", "minilm"]
+    assert built(checkout.run("make archive", home).stdout) == []

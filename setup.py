@@ -6,7 +6,7 @@ from setuptools import setup
 # handlers), nvidia-ml-py (GPU metrics), requests and numpy.
 TORCHSERVE_FORGETS = ["pyyaml>=6", "captum>=0.7", "nvidia-ml-py>=12", "requests>=2.31", "numpy>=1.26"]
 
-SERVE = ["torchserve==0.12.0", "torch==2.14.1", "torchvision==0.29.1", "tokenizers>=0.20", *TORCHSERVE_FORGETS]
+SERVE = ["torchserve==0.12.0", "torch==2.14.1", "torchvision==0.29.1", "pillow>=10.3", "tokenizers>=0.20", *TORCHSERVE_FORGETS]
 
 # Builds the three models' weights; none of it is needed to serve them.
 ARCHIVE = [
@@ -32,6 +32,7 @@ DEV = [
     "types-PyYAML",
     "types-requests",
     "types-psutil",
+    "prometheus-client>=0.20",
     "grpcio>=1.60",
     "grpcio-tools>=1.60",
     "onnx>=1.17",

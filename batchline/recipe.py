@@ -62,7 +62,9 @@ def read_recipe(name: str, models: Path = Path("models")) -> Recipe:
     """Reads models/NAME; raises ArchiveError when a file that every model needs is missing or cannot be read."""
     folder = models / name
     if not NAME.fullmatch(name) or ".." in name:
-        raise ArchiveError(f"{name!r} cannot be a model's name: letters, digits, '_', '-' and '.', starting with a letter or digit, no '..'.")
+        raise ArchiveError(
+            f"{name!r} cannot be a model's name: letters, digits, '_', '-' and '.', starting with a letter or digit, no '..'."
+        )
     if not folder.is_dir():
         known = ", ".join(sorted(p.name for p in models.glob("*") if p.is_dir())) or "none"
         raise ArchiveError(f"no folder {folder}; models here: {known}.")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import dataclasses
 import enum
+import itertools
 import json
 import math
 import os
@@ -118,8 +119,8 @@ def _columns(answers: list[Any]) -> dict[str, list[Any]]:
     if all(isinstance(answer, dict) for answer in answers):
         return _by_field(answers)
     if all(isinstance(answer, list) and answer and all(isinstance(entry, dict) for entry in answer) for answer in answers):
-        rows = [_by_field(answer) for answer in answers]
-        return {name: [row.get(name) for row in rows] for name in dict.fromkeys(name for row in rows for name in row)}
+        columns = _by_field([entry for answer in answers for entry in answer])
+        return {name: _cut(values, [len(answer) for answer in answers]) for name, values in columns.items()}
     return {"predictions": answers}
 
 
@@ -127,11 +128,15 @@ def _by_field(entries: list[dict[str, Any]]) -> dict[str, list[Any]]:
     """Columns of records; a flag that only some records carry is false in the others."""
     columns: dict[str, list[Any]] = {}
     for name in dict.fromkeys(name for entry in entries for name in entry):
-        values = [entry.get(name) for entry in entries]
-        if all(value is None or value is True for value in values):
-            values = [bool(value) for value in values]
-        columns[name] = values
+        is_flag = all(entry[name] is True for entry in entries if name in entry)
+        columns[name] = [entry.get(name, False if is_flag else None) for entry in entries]
     return columns
+
+
+def _cut(values: list[Any], lengths: list[int]) -> list[list[Any]]:
+    """[a, b, c] and lengths [2, 1] -> [[a, b], [c]]."""
+    remaining = iter(values)
+    return [list(itertools.islice(remaining, length)) for length in lengths]
 
 
 def _tensor(name: str, column: list[Any]) -> Tensor | None:

@@ -25,6 +25,7 @@ from .metrics import Metrics
 
 logger = logging.getLogger(__name__)
 
+ERROR_STATUSES = {status.value for status in HTTPStatus if status >= 400}
 MAX_RESPONSE_BYTES = 6_553_500  # TorchServe's own default; a longer answer kills the worker
 
 
@@ -288,8 +289,11 @@ class BatchHandler(BaseHandler):  # type: ignore[misc]
     # ---- answers and errors
 
     def _explain(self, row: Row) -> None:
-        with torch.inference_mode(False), torch.enable_grad():
-            row.answer = self.explain_row(row)
+        try:
+            with torch.inference_mode(False), torch.enable_grad():
+                row.answer = self.explain_row(row)
+        except BadRows as bad:  # the one row
+            self._fail(row.owner, bad.errors[0], row.place)
 
     def _guard(self, exchange: Exchange, step: Callable[..., None], *args: Any) -> None:
         """Runs a step of one request; what it raises is that request's."""
@@ -319,7 +323,7 @@ class BatchHandler(BaseHandler):  # type: ignore[misc]
         if not exchange.error and exchange.request:
             self._guard(exchange, self._encode, exchange)
         if exchange.error:
-            exchange.status, exchange.content_type = exchange.error.status, answer.JSON_TYPE
+            exchange.status, exchange.content_type = _status(exchange.error), answer.JSON_TYPE
             exchange.body = answer.dump(exchange.error.body(exchange.place))
 
     def _encode(self, exchange: Exchange) -> None:
@@ -358,6 +362,11 @@ class _WrongCount(Exception):
         )
 
 
+def _status(error: RequestError) -> int:
+    """The error's status; 500 for one that HTTP does not know, which would fail the whole batch."""
+    return int(error.status) if error.status in ERROR_STATUSES else 500
+
+
 def _explains(exchange: Exchange) -> bool:
     return exchange.headers.get("explain") == "True"
 
@@ -373,7 +382,14 @@ def _as_tensor(value: Any) -> torch.Tensor:
         tensor = torch.as_tensor(value, dtype=torch.float32)
     except (ValueError, TypeError, RuntimeError, OverflowError) as error:
         raise BadInput(f"must be a JSON number or nested lists of numbers, all of one length: {error}", kind="type") from None
+    if not tensor.isfinite().all():
+        raise BadInput("must hold only finite numbers (float32)", at=_where(~tensor.isfinite()), kind="range")
     return tensor
+
+
+def _where(wrong: torch.Tensor) -> str:
+    """The place of the first true value, such as "[3][5]"."""
+    return "".join(f"[{i}]" for i in wrong.nonzero()[0].tolist())
 
 
 def read_labels(model_dir: Path) -> dict[str, Any] | None:

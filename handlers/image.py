@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from PIL import Image, ImageCms, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageChops, ImageCms, ImageOps, UnidentifiedImageError
 
 from .batch import BatchHandler, Row
 from .classify import top_labels
@@ -87,7 +87,7 @@ def decode_image(value: Any, max_pixels: int = MAX_PIXELS, background: Sequence[
                 _check_pixels(picture, max_pixels)
                 picture.load()
                 _check_pixels(picture, max_pixels)
-                return to_rgb(_upright(picture), background)
+                return to_rgb(_upright(_uninverted(picture)), background)
     except BadInput:
         raise
     except Image.DecompressionBombError:
@@ -110,6 +110,12 @@ def _check_pixels(picture: Image.Image, max_pixels: int) -> None:
         raise BadInput("the picture has no pixels", kind="image")
 
 
+def _uninverted(picture: Image.Image) -> Image.Image:
+    """Pillow takes every CMYK JPEG for one of Adobe's, which hold 255 - ink; one without Adobe's marker holds ink."""
+    plain = picture.format in ("JPEG", "MPO") and picture.mode == "CMYK" and "adobe" not in picture.info
+    return ImageChops.invert(picture) if plain else picture
+
+
 def _upright(picture: Image.Image) -> Image.Image:
     """EXIF orientation applied; corrupt EXIF is no reason to refuse a picture."""
     try:
@@ -126,6 +132,8 @@ def to_rgb(picture: Image.Image, background: Sequence[int] = (255, 255, 255)) ->
         return _grey_float(picture)
     if picture.mode == "LAB":
         return _lab(picture)
+    if picture.mode == "La":
+        picture = picture.convert("LA")
     if picture.has_transparency_data:
         rgba = picture.convert("RGBA")
         under = Image.new("RGBA", rgba.size, (*background, 255))
@@ -145,7 +153,7 @@ def _grey_float(picture: Image.Image) -> Image.Image:
     low, high = float(grey.min()), float(grey.max())
     if low >= 0 and high <= 1:
         grey = grey * 255
-    elif low < 0 or high > 255:
+    elif low < high and (low < 0 or high > 255):
         grey = (grey - low) * (255 / (high - low))
     return Image.fromarray(grey.round().clip(0, 255).astype(np.uint8)).convert("RGB")
 

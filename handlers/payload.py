@@ -21,6 +21,7 @@ Raw = Literal["bytes", "text", "json"]
 WRAPPERS = ("data", "body", "b64")
 JSON_STARTS = (b"{", b"[", b'"')
 MAX_RANK = 8  # dimensions of a KServe v2 tensor
+MAX_SIDE = 2**31 - 1  # values along one of them
 INTEGERS = {
     f"{sign}INT{bits}": (0 if sign else -(2 ** (bits - 1)), 2 ** (bits - 1 + bool(sign)) - 1)
     for sign in ("", "U")
@@ -179,15 +180,16 @@ def _v2(body: dict[str, Any], expects: str) -> Request:
     missing = [key for key in ("shape", "datatype", "data") if key not in tensor]
     if missing:
         raise BadInput(f"has no {' and no '.join(missing)}", at="inputs[0]", kind="envelope")
-    shape = _shape(tensor["shape"])
-    flat = _flat(tensor["data"], shape, tensor["datatype"])
+    shape, datatype = _shape(tensor["shape"]), tensor["datatype"]
+    flat = _flat(tensor["data"], shape, datatype)
     step = math.prod(shape[1:])
-    instances = [_nest(flat[i * step : (i + 1) * step], shape[1:]) for i in range(shape[0])]
+    inner = [] if datatype == "BYTES" and shape[1:] == [1] else shape[1:]  # BYTES tensors come as (B) and as (B, 1)
+    instances = [_nest(flat[i * step : (i + 1) * step], inner) for i in range(shape[0])]
     return Request(instances, [f"inputs[0].data[{i}]" for i in range(shape[0])], "v2", request_id)
 
 
 def _shape(shape: Any) -> list[int]:
-    good = isinstance(shape, list) and 0 < len(shape) <= MAX_RANK and all(type(n) is int and n > 0 for n in shape)
+    good = isinstance(shape, list) and 0 < len(shape) <= MAX_RANK and all(type(n) is int and 0 < n <= MAX_SIDE for n in shape)
     if not good:
         raise BadInput(
             f"must be a list of 1 to {MAX_RANK} positive integers, the first the number of instances", at="inputs[0].shape", kind="envelope"
@@ -226,7 +228,12 @@ def _shape_differs(data: Any, shape: list[int], is_flat: bool) -> bool:
 def _check_datatype(flat: list[Any], datatype: Any) -> None:
     for i, value in enumerate(flat):
         if not _fits(value, datatype):
-            raise BadInput(f"{str(value)[:40]!r} is not {datatype}", at=f"inputs[0].data[{i}]", kind="datatype")
+            raise BadInput(f"{_shown(value)} is not {datatype}", at=f"inputs[0].data[{i}]", kind="datatype")
+
+
+def _shown(value: Any) -> str:
+    """A value for a message; a list or an object by its kind only, for it may be long or deep."""
+    return {list: "a list", dict: "an object"}.get(type(value)) or repr(str(value)[:40])
 
 
 def _fits(value: Any, datatype: Any) -> bool:
@@ -236,7 +243,7 @@ def _fits(value: Any, datatype: Any) -> bool:
         return isinstance(value, bool)
     if datatype in FLOATS:
         return type(value) in (int, float)
-    if datatype in INTEGERS:
+    if isinstance(datatype, str) and datatype in INTEGERS:
         low, high = INTEGERS[datatype]
         return type(value) is int and low <= value <= high
     names = ", ".join(["BYTES", "BOOL", *INTEGERS, *FLOATS])
@@ -244,8 +251,8 @@ def _fits(value: Any, datatype: Any) -> bool:
 
 
 def _nest(flat: list[Any], shape: list[int]) -> Any:
-    """Row-major values -> lists nested as `shape`; [] and [1] give the value itself, as BYTES tensors come in both shapes."""
-    if shape in ([], [1]):
+    """Row-major values -> lists nested as `shape`; [] gives the value itself."""
+    if not shape:
         return flat[0]
     for size in reversed(shape[1:]):
         flat = [flat[i : i + size] for i in range(0, len(flat), size)]

@@ -44,7 +44,7 @@ class TextHandler(BatchHandler):
         texts = self.each(self.decode, data)
         encodings = self.tokenizer.encode_batch(texts)
         for row, text, encoding in zip(data, texts, encodings, strict=True):
-            if encoding.overflowing or len(text) < len(row["data"]):
+            if encoding.overflowing or len(text) < len(row["data"].strip()):
                 row.notes["truncated"] = True
         ids = torch.tensor([encoding.ids for encoding in encodings])
         mask = torch.tensor([encoding.attention_mask for encoding in encodings])
@@ -56,9 +56,12 @@ class TextHandler(BatchHandler):
             raise BadInput(f'must be a text, not {_name(value)}; several texts go as {{"instances": [...]}}', kind="type")
         if not value.strip():
             raise BadInput("the text is empty", kind="empty")
-        if any("\ud800" <= character <= "\udfff" for character in value):
-            raise BadInput("the text has a lone surrogate, half of a character outside the basic plane", kind="encoding")
-        return value[: self.max_tokens * CHARACTERS_PER_TOKEN]
+        try:
+            value.encode("utf-8")
+        except UnicodeEncodeError:
+            raise BadInput("the text has a lone surrogate, half of a character outside the basic plane", kind="encoding") from None
+        limit = self.max_tokens * CHARACTERS_PER_TOKEN
+        return value if len(value) <= limit else value.strip()[:limit]
 
 
 class TextEmbedder(TextHandler):

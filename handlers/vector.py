@@ -13,6 +13,8 @@ from .classify import top_labels
 from .errors import BadInput, ModelLoadError
 from .payload import Raw
 
+FLOAT32_MAX = torch.finfo(torch.float32).max
+
 
 class VectorClassifier(BatchHandler):
     """A class from a fixed number of numbers.
@@ -73,17 +75,14 @@ class VectorClassifier(BatchHandler):
             if type(number) not in (int, float):
                 raise BadInput(f"must be a number, not {_name(number)}", at=at, kind="type")
             if not _finite([number]):
-                raise BadInput("must be a finite number", at=at, kind="range")
+                raise BadInput("must be a finite number (float32)", at=at, kind="range")
             if not self.low <= number <= self.high:
                 raise BadInput(f"is {number:.6g}, must be from {self.low:g} to {self.high:g}", at=at, kind="range")
 
 
 def _finite(numbers: list[Any]) -> bool:
-    """Finite, and as a float too: an integer of a thousand digits is not."""
-    try:
-        return all(map(math.isfinite, numbers))
-    except OverflowError:
-        return False
+    """Finite in float32 too, which 1e300 and an integer of a thousand digits are not."""
+    return all(-FLOAT32_MAX <= number <= FLOAT32_MAX for number in numbers)
 
 
 def _shape(value: Any) -> tuple[int, ...] | None:

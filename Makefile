@@ -1,0 +1,61 @@
+# batchline: the verbs, in the order the data flows. Recipes are short; what is longer is a `batchline` command.
+PYTHON ?= python3
+VENV ?= .venv
+CONFIG ?= config.properties
+STORE ?= model_store
+EXTRAS ?= serve,archive,java,dev
+
+BATCHLINE = $(VENV)/bin/batchline
+STAMP = $(VENV)/.batchline-setup
+NAMES := $(patsubst models/%/handler.py,%,$(wildcard models/*/handler.py))
+ARCHIVES := $(NAMES:%=$(STORE)/%.mar)
+SHIPPED := $(wildcard handlers/*.py) batchline/__init__.py
+
+.DEFAULT_GOAL := help
+.PHONY: help setup archive serve status stop check test test-unit bench-stock clean
+.DELETE_ON_ERROR:
+.SECONDEXPANSION:
+
+help:  ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@echo "  with PYTHON=$(PYTHON) VENV=$(VENV) CONFIG=$(CONFIG) STORE=$(STORE)"
+
+setup: $(STAMP)  ## Make .venv with everything the other verbs use
+$(STAMP): setup.py
+	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
+	$(VENV)/bin/python -m pip install --quiet --editable '.[$(EXTRAS)]'
+	@touch $@
+
+archive: $(ARCHIVES)  ## Build model_store/*.mar of every folder in models/ that changed
+$(STORE)/%.mar: $$(shell find models/$$* -not -path '*/.*' -not -path '*/__pycache__*' | sed 's/ /\\ /g') $(SHIPPED) | $(STAMP)
+	$(BATCHLINE) archive $* --store $(STORE)
+
+serve: $(ARCHIVES) $(STAMP)  ## Start TorchServe on loopback; returns when every worker is READY
+	$(BATCHLINE) serve --config $(CONFIG) --model-store $(STORE)
+
+status: $(STAMP)  ## Wanted and effective settings, workers, memory, queue
+	$(BATCHLINE) status --config $(CONFIG)
+
+stop: $(STAMP)  ## End the TorchServe that `serve` started here
+	$(BATCHLINE) stop
+
+check: $(ARCHIVES) $(STAMP)  ## Format, lint, types, undeclared imports, configuration
+	$(VENV)/bin/ruff format --check . && $(VENV)/bin/ruff check .
+	$(VENV)/bin/mypy batchline handlers
+	$(VENV)/bin/python -c "import importlib.metadata as m; print(*m.requires('batchline'), sep='\n')" | sed 's/;.*//' > build/requirements.txt
+	$(VENV)/bin/deptry --requirements-files build/requirements.txt . && $(VENV)/bin/lint-imports
+	$(BATCHLINE) check-config $(CONFIG) --model-store $(STORE)
+	$(BATCHLINE) check-config deploy/config.properties --model-store $(STORE)
+
+test: $(ARCHIVES) $(STAMP)  ## Everything, a real TorchServe included
+	$(VENV)/bin/pytest
+
+test-unit: $(STAMP)  ## The tests that need no server
+	$(VENV)/bin/pytest tests/unit
+
+bench-stock: $(ARCHIVES) $(STAMP)  ## The same weights through TorchServe's own handler and ours, in one run
+	$(VENV)/bin/python benchmarks/stock.py
+
+clean:  ## End the server; remove what the other verbs made, except .venv
+	! test -x $(BATCHLINE) || $(BATCHLINE) stop
+	rm -rf build dist .batchline logs $(STORE)/*.mar *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

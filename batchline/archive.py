@@ -18,7 +18,7 @@ from batchline.recipe import WEIGHT_SUFFIXES, Recipe, read_recipe
 
 PACKAGE = Path(__file__).resolve().parent
 # What a model folder holds that goes into the archive besides handler, weights, model file and configuration.
-EXTRAS = ("labels.txt", "index_to_name.json", "tokenizer.json", "samples", "requirements.txt")
+EXTRAS = ("labels.txt", "index_to_name.json", "tokenizer.json", "samples")
 # -I keeps PYTHONPATH, the user's site and the current folder out: nothing but the archive and site-packages. batchline
 # itself may be installed there, so the import must prove that it took the archive's.
 IMPORT_CHECK = """
@@ -123,6 +123,8 @@ def _pack(recipe: Recipe, weights_folder: Path, scratch: Path) -> Path:
     command += ["--serialized-file", str(weights), "--handler", str(recipe.handler), "--export-path", str(out)]
     command += ["--config-file", str(recipe.folder / "model-config.yaml"), "--extra-files", str(staged)]
     command += ["--model-file", str(recipe.model_file)] if recipe.model_file and weights.suffix in (".pt", ".pth") else []
+    requirements = recipe.folder / "requirements.txt"  # TorchServe looks only at the file that the manifest names
+    command += ["--requirements-file", str(requirements)] if requirements.is_file() else []
     try:
         done = subprocess.run(command, env={**os.environ, "TMPDIR": str(tmp)}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     except FileNotFoundError:

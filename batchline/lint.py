@@ -186,11 +186,9 @@ def _values(configuration: Configuration) -> Iterator[Problem]:
     for key, value in configuration.values.items():
         if key in BOOLEANS and value.lower() not in ("true", "false"):
             yield configuration.problem(key, f"TorchServe reads {value!r} as false", "write true or false, no blank after it")
-    readers: list[Callable[[], object]] = [partial(configuration.integer, key, 0) for key in INTEGERS & configuration.values.keys()]
+    readers: list[Callable[[], object]] = [partial(configuration.integer, key, 0) for key in configuration.values if key in INTEGERS]
     readers += [partial(configuration.address, kind) for kind in KINDS]
-    for reader in readers:
-        if problem := _fault(reader):
-            yield problem
+    yield from filter(None, map(_fault, readers))
 
 
 def _fault(reader: Callable[[], object]) -> Problem | None:
@@ -225,8 +223,7 @@ def _snapshot(configuration: Configuration) -> Iterator[Problem]:
     if "model_snapshot" not in configuration.values:
         return
     say = partial(configuration.problem, "model_snapshot")
-    ignored = [key for key in ("load_models", "models") if key in configuration.values]
-    if ignored:
+    if ignored := [key for key in ("load_models", "models") if key in configuration.values]:
         yield say(f"makes TorchServe ignore {' and '.join(ignored)}", "delete it and start with --ncs")
     try:
         models = parse_json(configuration, "model_snapshot")["models"].items()
@@ -247,14 +244,10 @@ def _loading(configuration: Configuration, facts: Facts) -> Iterator[Problem]:
         yield configuration.problem("models", "loads nothing without load_models", "add load_models=NAME.mar,...")
     for item in configuration.load_models:
         if item != item.strip():
-            yield say(
-                f"a blank beside {item.strip()!r}: TorchServe would look for {item!r}", "write the commas without blanks", item.strip()
-            )
+            yield say(f"a blank beside {item.strip()!r}: TorchServe would look for {item!r}", "write commas without blanks", item.strip())
     for file, _ in _wanted(configuration, facts):
         if file not in facts:
-            yield say(
-                f"the model store has no archive {file}", _closest(file, facts, "build it with `make archive`, or leave it out"), file
-            )
+            yield say(f"the model store has no archive {file}", _closest(file, facts, "build it, or leave it out"), file)
         elif facts[file].fault:
             yield say(f"{file} {facts[file].fault}", "build it again with `make archive`", file)
 
@@ -269,15 +262,14 @@ def _orphans(configuration: Configuration, facts: Facts) -> Iterator[Problem]:
     """Settings that reach no model, less those of an archive that `_loading` complains of."""
     known = _known(configuration, facts)
     broken = {alias or file.removesuffix(".mar") for file, alias in _wanted(configuration, facts) if file not in facts or facts[file].fault}
-    for name in configuration.model_settings.keys() - broken:
+    for name, given in configuration.model_settings.items():
         versions = sorted(version for other, version in known if other == name)
-        for version in configuration.model_settings[name].keys() - set(versions):
-            message, remedy = f"no archive has a model {name}", "build its archive, or delete the model here"
+        for version in [version for version in given if version not in versions and name not in broken]:
+            message = f"no archive has a model {name}"
+            remedy = _closest(name, sorted(other for other, _ in known), "build its archive, or delete the model here")
             if versions:
                 message = f"no archive has version {version!r} of {name}, only {', '.join(map(repr, versions))}"
                 remedy = f'write "{versions[-1]}"'
-            else:
-                remedy = _closest(name, {other for other, _ in known}, remedy)
             yield configuration.problem("models", message, remedy, f'"{name}"')
 
 
@@ -296,7 +288,7 @@ def _numbers(configuration: Configuration) -> Iterator[Problem]:
     models = configuration.model_settings.items()
     for name, version, given in [(name, version, given) for name, versions in models for version, given in versions.items()]:
         say = partial(configuration.problem, "models", word=f'"{name}"')
-        for key in given.keys() - set(MODEL_KEYS):
+        for key in [key for key in given if key not in MODEL_KEYS]:
             yield say(f"TorchServe ignores {key} of {name} {version}", _closest(key, MODEL_KEYS, "delete it"))
         whole = {key: given[key] for key in NUMBERS if type(given.get(key)) is int}  # true is no number
         for key in [key for key in NUMBERS if key in given]:
@@ -354,9 +346,7 @@ def _response_size(configuration: Configuration, file: str, archive: ArchiveFact
 def _requirements(configuration: Configuration, file: str, archive: ArchiveFacts) -> Iterator[Problem]:
     say = partial(configuration.problem, "install_py_dep_per_model")
     if archive.requirements and not configuration.flag("install_py_dep_per_model"):
-        yield say(
-            f"{file} holds a requirements.txt, which is ignored unless this is true", "set it, or install the packages and leave it out"
-        )
+        yield say(f"{file} holds a requirements.txt, which is ignored unless this is true", "set it, or install the packages yourself")
     elif archive.requirements and not archive.requirements_listed:
         yield say(f"{file} holds a requirements.txt that its manifest does not name: it is ignored", "build it with --requirements-file")
 

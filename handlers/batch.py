@@ -147,7 +147,7 @@ class BatchHandler(BaseHandler):  # type: ignore[misc]
         for size in sorted({1, self.batch_size}) if bodies else ():
             exchanges = [Exchange(i, {}) for i in range(size)]
             for exchange in exchanges:
-                self._read({"body": bodies[exchange.index % len(bodies)]}, exchange)
+                self._guard(exchange, self._read, {"body": bodies[exchange.index % len(bodies)]}, exchange)
             self._run_all(exchanges, StageClock())
             failed = next((e for e in exchanges if e.error), None)
             if failed and failed.error:
@@ -293,7 +293,7 @@ class BatchHandler(BaseHandler):  # type: ignore[misc]
             with torch.inference_mode(False), torch.enable_grad():
                 row.answer = self.explain_row(row)
         except BadRows as bad:  # the one row
-            self._fail(row.owner, bad.errors[0], row.place)
+            self._fail(row.owner, next(iter(bad.errors.values())), row.place)
 
     def _guard(self, exchange: Exchange, step: Callable[..., None], *args: Any) -> None:
         """Runs a step of one request; what it raises is that request's."""

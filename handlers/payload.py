@@ -233,7 +233,9 @@ def _check_datatype(flat: list[Any], datatype: Any) -> None:
 
 def _shown(value: Any) -> str:
     """A value for a message; a list or an object by its kind only, for it may be long or deep."""
-    return {list: "a list", dict: "an object"}.get(type(value)) or repr(str(value)[:40])
+    if isinstance(value, (list, dict)):
+        return "a list" if isinstance(value, list) else "an object"
+    return repr(str(value)[:40])
 
 
 def _fits(value: Any, datatype: Any) -> bool:

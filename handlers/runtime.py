@@ -223,6 +223,6 @@ def keep_freed_memory() -> bool:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):
         return False
-    settings = ((M_MMAP_THRESHOLD, KEEP_BYTES), (M_TRIM_THRESHOLD, KEEP_BYTES), (M_TOP_PAD, 64 << 20))
+    settings = ((M_MMAP_THRESHOLD, KEEP_BYTES), (M_TRIM_THRESHOLD, KEEP_BYTES), (M_TOP_PAD, 16 << 20))
     accepted = [mallopt(option, value) == 1 for option, value in settings]
     return all(accepted)

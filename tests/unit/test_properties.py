@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import runpy
 from pathlib import Path
+from typing import Any
 
 import javaproperties
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -304,3 +307,17 @@ def test_the_two_shipped_files_serve_the_same() -> None:
     assert json.loads(local.get("models")) == json.loads(deployed.get("models"))
     assert local.load_models == deployed.load_models
     assert not local.token_auth and deployed.token_auth
+
+
+def test_metrics_yaml_adds_what_the_handlers_observe_to_torchserves_own() -> None:
+    shipped = yaml.safe_load((ROOT / "metrics.yaml").read_text())
+    own = {name: (kind, unit, dimensions) for kind, name, unit, dimensions in model_metrics(shipped) if name.startswith("batchline_")}
+    assert own == runpy.run_path(str(ROOT / "handlers" / "metrics.py"))["DEFINED"]
+    ts = pytest.importorskip("ts")
+    stock = yaml.safe_load((Path(ts.__file__).parent / "configs" / "metrics.yaml").read_text())
+    assert shipped["ts_metrics"] == stock["ts_metrics"]
+    assert [metric for metric in model_metrics(shipped) if metric[1] not in own] == model_metrics(stock)
+
+
+def model_metrics(config: dict[str, Any]) -> list[tuple[str, str, str, list[str]]]:
+    return [(kind, m["name"], m["unit"], m["dimensions"]) for kind, found in config["model_metrics"].items() for m in found]

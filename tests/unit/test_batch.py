@@ -1,0 +1,411 @@
+from __future__ import annotations
+
+import base64
+import io
+import logging
+import re
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+import torch
+from batchline.handlers import BadInput, BatchHandler
+from PIL import Image
+
+from tests.harness import Reply, Worker, load, request, wire
+
+ROW = [float(i % 17) for i in range(64)]
+BAD = request(b"not json", "application/json")
+SUM: dict[str, Any] = {"model": {"modelName": "sum", "serializedFile": "model.pt2", "modelVersion": "2.1"}}
+METRIC = re.compile(r"\[METRICS\]\s*([\w\s]+)\.([\w\s]+):([0-9\-,.e]+)\|#([^|]*)\|#type:([^|]+)\|#hostname:([^,]+),([0-9]+)(,(.*))?")
+Make = Callable[..., Worker]
+
+
+class Sum(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.stack([x.sum(1), x.amax(1)], 1)
+
+
+@pytest.fixture(scope="module")
+def sum_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model that gives the sum and the largest of three numbers."""
+    folder = tmp_path_factory.mktemp("sum")
+    torch.export.save(
+        torch.export.export(Sum(), (torch.ones(2, 3),), dynamic_shapes=({0: torch.export.Dim("batch")},)), folder / "model.pt2"
+    )
+    return folder
+
+
+@pytest.fixture
+def make(sum_dir: Path) -> Make:
+    def made(handler: type = BatchHandler, batch_size: int = 4, **config: Any) -> Worker:
+        return load(handler, sum_dir, "sum", batch_size, config, SUM)
+
+    return made
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> Callable[[Worker], list[int]]:
+    """Counts the forward passes of a worker: the size of each."""
+
+    def watch(worker: Worker) -> list[int]:
+        sizes: list[int] = []
+        model = worker.handler.model
+
+        def counted(first: Any, *others: Any) -> Any:
+            sizes.append(len(first))
+            return model(first, *others)
+
+        monkeypatch.setattr(worker.handler, "model", counted)
+        return sizes
+
+    return watch
+
+
+def statuses(replies: list[Reply]) -> list[int]:
+    return [reply.status for reply in replies]
+
+
+# ---- each request stands alone
+
+
+@pytest.mark.parametrize("at", [0, 1, 3])
+def test_three_good_and_one_bad(digits: Worker, minilm: Worker, efficientnet: Worker, samples: dict[str, bytes], at: int) -> None:
+    cases = [
+        (digits, request(ROW), BAD),
+        (minilm, request(b"A man is eating food."), request(b"\xff")),
+        (efficientnet, request(samples["coffee.jpg"]), request(b"not an image")),
+    ]
+    for worker, good, bad in cases:
+        batch = [good] * 3
+        alone = worker.send(*batch)
+        batch.insert(at, bad)
+        replies = worker.send(*batch)
+        assert replies.pop(at).status == 400
+        assert [reply.body for reply in replies] == [reply.body for reply in alone]
+
+
+def test_all_bad_and_the_model_is_not_called(digits: Worker, calls: Callable[[Worker], list[int]]) -> None:
+    sizes = calls(digits)
+    assert statuses(digits.send(BAD, request(b""), request([1, 2]), request({}))) == [400] * 4
+    assert sizes == []
+
+
+@pytest.mark.parametrize("size", [1, 2, 4, 7])
+def test_one_forward_a_batch(digits: Worker, calls: Callable[[Worker], list[int]], size: int) -> None:
+    sizes = calls(digits)
+    assert statuses(digits.send(*[request(ROW)] * size)) == [200] * size
+    assert sizes == [size]
+    sizes.clear()
+    assert statuses(digits.send(BAD, *[request(ROW)] * size)) == [400] + [200] * size
+    assert sizes == [size]
+
+
+def test_an_empty_batch(digits: Worker) -> None:
+    assert digits.send() == []
+
+
+def test_instances_join_one_forward_and_are_split_back(make: Make, calls: Callable[[Worker], list[int]]) -> None:
+    worker = make()
+    sizes = calls(worker)
+    replies = worker.send(request({"instances": [[1, 2, 3], [4, 5, 6]]}), request([7, 8, 9]), request({"instances": [[0, 0, 1]]}))
+    assert [reply.json for reply in replies] == [{"predictions": [[6, 3], [15, 6]]}, [24, 9], {"predictions": [[1, 1]]}]
+    assert sizes == [4]
+
+
+@pytest.mark.parametrize(("most", "sizes_wanted"), [(2, [2, 2, 1]), (3, [3, 2]), (5, [5]), (1, [1] * 5)])
+def test_more_than_max_instances_run_in_chunks(
+    make: Make, calls: Callable[[Worker], list[int]], most: int, sizes_wanted: list[int]
+) -> None:
+    worker = make(max_instances=most)
+    sizes = calls(worker)
+    first, second = worker.send(request({"instances": [[i, 0, 0] for i in range(4)]}), request([9, 0, 0]))
+    assert first.json == {"predictions": [[i, i] for i in range(4)]}
+    assert second.json == [9, 9]
+    assert sizes == sizes_wanted
+
+
+def test_a_bad_instance_fails_its_request_and_names_its_place(make: Make, calls: Callable[[Worker], list[int]]) -> None:
+    worker = make(max_instances=2)
+    bad, good = worker.send(request({"instances": [[1, 2, 3], [1, "x", 3], [1, 2, 3]]}), request([1, 2, 3]))
+    assert bad.status == 400
+    assert bad.json["message"].startswith("instances[1]: ")
+    assert good.json == [6, 3]
+
+
+# ---- what a user's stage may do
+
+
+class StockPreprocess(BatchHandler):
+    def preprocess(self, data: Any) -> torch.Tensor:
+        rows = []
+        for row in data:
+            value = row.get("data") or row.get("body")
+            rows.append(torch.tensor(value, dtype=torch.float32))
+        return torch.stack(rows)
+
+
+class OnlyInference(BatchHandler):
+    def inference(self, data: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        return self.model(data) * 2  # type: ignore[no-any-return]
+
+
+class OnlyPostprocess(BatchHandler):
+    def postprocess(self, data: torch.Tensor) -> list[Any]:
+        return [{"sum": row[0].item()} for row in data]
+
+
+@pytest.mark.parametrize(("handler", "wanted"), [(StockPreprocess, [6, 3]), (OnlyInference, [12, 6]), (OnlyPostprocess, {"sum": 6})])
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_a_subclass_of_one_stage(make: Make, handler: type, wanted: Any, size: int) -> None:
+    worker = make(handler)
+    assert [reply.json for reply in worker.send(*[request([1, 2, 3])] * size)] == [wanted] * size
+    replies = worker.send(*[request([1, 2, 3])] * size, request([[1], [2, 3]]), BAD)
+    assert statuses(replies)[:size] == [200] * size
+    assert [reply.json for reply in replies[:size]] == [wanted] * size
+    assert min(statuses(replies)[size:]) >= 400
+
+
+@pytest.mark.parametrize("form", [tuple, lambda rows: np.array(rows), lambda rows: torch.tensor(rows)])
+def test_any_sequence_of_the_right_length_is_taken(make: Make, form: Callable[[Any], Any]) -> None:
+    class Handler(BatchHandler):
+        def postprocess(self, data: torch.Tensor) -> Any:
+            return form(data.tolist())
+
+    assert [reply.json for reply in make(Handler).send(request([1, 2, 3]), request([4, 5, 6]))] == [[6, 3], [15, 6]]
+
+
+@pytest.mark.parametrize(
+    ("returned", "words"),
+    [
+        (lambda data: data.tolist()[:1], "list with 1 answers for 2 instances"),
+        (lambda data: [*data.tolist(), 0, 0], "list with 4 answers for 2 instances"),
+        (lambda data: {"a": 1, "b": 2}, "dict with 2 answers for 2 instances"),
+        (lambda data: None, "NoneType with no list for 2 instances"),
+        (lambda data: "ab", "str with 2 answers for 2 instances"),
+    ],
+)
+def test_a_wrong_number_of_answers_is_named_in_the_log(
+    make: Make, returned: Callable[[Any], Any], words: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Handler(BatchHandler):
+        def postprocess(self, data: torch.Tensor) -> Any:
+            return returned(data)
+
+    replies = make(Handler).send(request([1, 2, 3]), request([4, 5, 6]), BAD)
+    assert statuses(replies) == [500, 500, 400]
+    assert words in caplog.text
+    assert "r0" in replies[0].json["message"]
+
+
+class Panic(BaseException):
+    """As pyo3 raises for a panic in Rust."""
+
+
+@pytest.mark.parametrize("stage", ["preprocess", "inference", "postprocess"])
+@pytest.mark.parametrize(
+    "fault", [RuntimeError("boom SECRET"), Panic("boom SECRET"), SystemExit(3), MemoryError(), RecursionError(), StopIteration()]
+)
+def test_only_the_row_that_a_stage_raises_for_fails(make: Make, stage: str, fault: BaseException, caplog: pytest.LogCaptureFixture) -> None:
+    class Handler(BatchHandler):
+        def check(self, numbers: torch.Tensor) -> None:
+            if (numbers == 99).any():
+                raise fault
+
+        def preprocess(self, data: Any) -> torch.Tensor:
+            batch: torch.Tensor = super().preprocess(data)
+            if stage == "preprocess":
+                self.check(batch)
+            return batch
+
+        def inference(self, data: Any, *args: Any, **kwargs: Any) -> Any:
+            if stage == "inference":
+                self.check(data)
+            return super().inference(data)
+
+        def postprocess(self, data: Any) -> list[Any]:
+            if stage == "postprocess":
+                self.check(data)
+            return super().postprocess(data)
+
+    replies = make(Handler).send(
+        request([1, 2, 3]), request([99, 0, 0]), request([4, 5, 6]), BAD, request({"instances": [[1, 1, 1], [99, 0, 0]]})
+    )
+    assert statuses(replies) == [200, 500, 200, 400, 500]
+    assert [replies[0].json, replies[2].json] == [[6, 3], [15, 6]]
+    assert "request r1 failed" in caplog.text
+    assert "SECRET" not in str(replies[1].json)
+    assert "r1" in replies[1].json["message"]
+
+
+@pytest.mark.parametrize(("status", "sent"), [(422, 422), (499, 500), ("400", 500), (200, 500), (None, 400), (99999, 500)])
+def test_the_status_of_a_users_own_error(make: Make, status: Any, sent: int) -> None:
+    class Handler(BatchHandler):
+        def preprocess(self, data: Any) -> Any:
+            def decode(value: Any) -> torch.Tensor:
+                if value == [0, 0, 0]:
+                    raise BadInput("all zero", status)
+                return torch.tensor(value).float()
+
+            return torch.stack(self.each(decode, data))
+
+    bad, good = make(Handler).send(request([0, 0, 0]), request([1, 2, 3]))
+    assert (bad.status, good.status) == (sent, 200)
+    assert "all zero" in bad.json["message"]
+
+
+def test_an_answer_without_a_json_form_fails_alone(make: Make) -> None:
+    odd = {6: object(), 15: float("nan"), 24: b"\xff", 33: "\ud800"}
+
+    class Handler(BatchHandler):
+        def postprocess(self, data: torch.Tensor) -> list[Any]:
+            return [{"value": odd[int(row[0])]} for row in data]
+
+    replies = make(Handler).send(*[request([i, i + 1, i + 2]) for i in (1, 4, 7, 10)])
+    assert statuses(replies) == [500, 200, 200, 200]
+    assert [reply.json for reply in replies[1:]] == [{"value": None}, {"value": "/w=="}, {"value": "?"}]
+
+
+def test_an_answer_too_large_is_413_and_its_neighbours_are_served(make: Make) -> None:
+    class Handler(BatchHandler):
+        def postprocess(self, data: torch.Tensor) -> list[Any]:
+            return ["x" * int(row[0]) for row in data]
+
+    replies = make(Handler, max_response_size=100).send(request([98, 0, 0]), request([99, 0, 0]), request([5, 0, 0]))
+    assert statuses(replies) == [200, 413, 200]
+    assert replies[1].json["message"] == "the answer has 101 bytes, more than the 100 that max_response_size allows"
+
+
+# ---- headers
+
+
+def test_describe_concerns_its_own_request_only(digits: Worker) -> None:
+    described, good, bad = digits.send(request(ROW, headers={"describe": "True"}), request(ROW), BAD)
+    assert described.json["handler"] == "Handler"
+    assert "64 numbers" in described.json["expects"]
+    assert isinstance(good.json, list)
+    assert statuses([described, good, bad]) == [200, 200, 400]
+    assert isinstance(digits.one(ROW).json, list)
+
+
+def test_without_explanations_501_and_the_neighbours_are_served(digits: Worker, minilm: Worker) -> None:
+    for worker, good in ((digits, request(ROW)), (minilm, request(b"hi"))):
+        explained, plain, bad = worker.send({**good, "headers": [{"name": b"explain", "value": b"True"}]}, good, request(b""))
+        assert statuses([explained, plain, bad]) == [501, 200, 400]
+        assert explained.json["type"] == "NotSupported"
+
+
+def test_explanations_of_pictures(efficientnet: Worker, samples: dict[str, bytes]) -> None:
+    pytest.importorskip("captum")
+    explain = {"explain": "True"}
+    alone = efficientnet.send(request(samples["chelsea.png"]))[0]
+    replies = efficientnet.send(
+        request(samples["coffee.jpg"], headers=explain), request(samples["chelsea.png"]), request(b"nothing", headers=explain)
+    )
+    assert statuses(replies) == [200, 200, 400]
+    assert replies[0].json["label"] == "espresso"
+    assert np.array(replies[0].json["attribution"]).shape == (224, 224)
+    assert np.abs(replies[0].json["attribution"]).max() > 0
+    assert replies[1].json == alone.json
+    assert "not a picture" in replies[2].json["message"]
+
+
+def test_explanations_without_captum(efficientnet: Worker, samples: dict[str, bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("captum", "captum.attr"):
+        monkeypatch.setitem(sys.modules, name, None)
+    explained, plain = efficientnet.send(request(samples["coffee.jpg"], headers={"explain": "True"}), request(samples["coffee.jpg"]))
+    assert (explained.status, plain.status) == (501, 200)
+    assert "captum" in explained.json["message"]
+
+
+def test_an_id_does_not_leak_into_the_next_request(digits: Worker) -> None:
+    tensor = {"name": "x", "shape": [1, 64], "datatype": "FP32", "data": ROW}
+    first, failed = digits.send(
+        request({"id": "SECRET", "inputs": [tensor]}), request({"id": "SECRET2", "inputs": [{**tensor, "data": [1]}]})
+    )
+    second, third = digits.send(request({"inputs": [tensor]}), request(ROW))
+    assert first.json["id"] == "SECRET"
+    assert failed.status == 400
+    assert b"SECRET" not in second.body + third.body
+    assert "id" not in second.json
+
+
+@pytest.mark.parametrize("name", ["Content-Type", "content-type", "CONTENT-TYPE"])
+def test_header_names_in_any_case(minilm: Worker, name: str) -> None:
+    reply = minilm.send(wire([{"name": "body", "contentType": "", "value": bytearray(b'"hi"')}], {name: "text/plain"}))[0]
+    plain = minilm.send(wire([{"name": "body", "contentType": "", "value": bytearray(b'"hi"')}], {}))[0]
+    assert reply.status == plain.status == 200
+    assert reply.json != plain.json  # with quotes, and without
+
+
+@pytest.mark.parametrize("name", ["X-Request-Start", "x-request-start"])
+def test_server_timing_on_answers_and_errors(digits: Worker, name: str) -> None:
+    stamped = {name: f"t={time.time() - 2}"}
+    replies = digits.send(
+        request(ROW), request(b"bad", headers=stamped), request(ROW, headers=stamped), request(ROW, headers={name: "nonsense"})
+    )
+    stages = [re.findall(r"(\w+);", reply.headers["Server-Timing"]) for reply in replies]
+    inner = ["deserialize", "preprocess", "inference", "serialize", "batch"]
+    assert stages == [inner, ["queue", *inner], ["queue", *inner], inner]
+    assert all('batch;desc="4"' in reply.headers["Server-Timing"] for reply in replies)
+    waited_ms = float(re.findall(r"queue;dur=([\d.]+)", replies[1].headers["Server-Timing"])[0])
+    assert waited_ms >= 2000
+
+
+def test_json_is_the_content_type_of_everything(digits: Worker) -> None:
+    explain = request(ROW, headers={"explain": "True"})
+    replies = digits.send(
+        request(ROW), BAD, request(b""), request({"instances": [ROW]}), request(ROW, headers={"describe": "True"}), explain
+    )
+    assert {reply.content_type for reply in replies} == {"application/json"}
+    assert all(reply.json is not None for reply in replies)
+
+
+def test_metrics_in_the_form_that_torchserve_reads(digits: Worker, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "ts.metrics.caching_metric"):
+        digits.send(request(ROW), BAD, request([1]))
+    lines = [record.getMessage() for record in caplog.records if record.name == "ts.metrics.caching_metric"]
+    ours = [match for match in map(METRIC.fullmatch, lines) if match and match[1].startswith("batchline_")]
+    assert len(ours) == sum("batchline_" in line for line in lines) == 4 + 1 + 2
+    seen = {(match[1], match[4], match[5]) for match in ours}
+    assert ("batchline_batch_size", "ModelName:digits", "HISTOGRAM") in seen
+    assert ("batchline_bad_input_total", "ModelName:digits,kind:json", "COUNTER") in seen
+    assert ("batchline_bad_input_total", "ModelName:digits,kind:shape", "COUNTER") in seen
+    assert ("batchline_stage_duration_seconds", "ModelName:digits,stage:inference", "HISTOGRAM") in seen
+    assert next(match[3] for match in ours if match[1] == "batchline_batch_size") == "3"
+
+
+# ---- nothing is left behind
+
+
+def test_a_handler_keeps_nothing_of_a_request(digits: Worker) -> None:
+    digits.send(request(ROW), BAD)
+    before = {name: id(value) for name, value in vars(digits.handler).items()}
+    for _ in range(20):
+        digits.send(request(ROW), BAD, request({"id": "x", "instances": [ROW]}))
+    assert {name: id(value) for name, value in vars(digits.handler).items()} == before
+
+
+def test_memory_does_not_grow_over_requests_of_varied_size(efficientnet: Worker, minilm: Worker) -> None:
+    random = np.random.default_rng(0)
+    pictures = []
+    for width, height in random.integers(20, 900, (20, 2)).tolist():
+        buffer = io.BytesIO()
+        Image.fromarray(random.integers(0, 255, (height, width, 3), np.uint8)).save(buffer, "JPEG")
+        pictures.append(request({"data": base64.b64encode(buffer.getvalue()).decode()}))
+    texts = [request(("word " * int(n)).encode()) for n in random.integers(1, 60, 20)]
+
+    def serve(rounds: int) -> None:
+        for i in range(rounds):
+            assert min(statuses(efficientnet.send(pictures[i % 20]))) == 200
+            assert min(statuses(minilm.send(texts[i % 20], texts[(i * 7) % 20], BAD))) == 200
+
+    serve(100)
+    before = psutil.Process().memory_info().rss
+    serve(200)
+    assert psutil.Process().memory_info().rss - before < 60e6

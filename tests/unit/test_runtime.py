@@ -1,0 +1,279 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from batchline.handlers import BatchHandler, runtime
+from batchline.handlers.errors import ModelLoadError
+from torch import nn
+
+from tests.harness import load, request
+
+CPU = torch.device("cpu")
+X = torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0], [0.0, 0.0, 1.0]])
+ONE_CLASS = """
+import torch
+from torch import nn
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 2)
+        self.drop = nn.Dropout(0.9)
+    def forward(self, x):
+        return self.drop(self.layer(x))
+"""
+TWO_CLASSES = ONE_CLASS + "class Other(Net):\n    pass\n"
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 2)
+        self.drop = nn.Dropout(0.9)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.drop(self.layer(x))  # type: ignore[no-any-return]
+
+
+@pytest.fixture
+def net() -> nn.Module:
+    torch.manual_seed(0)
+    return Net().eval()
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A model folder on the import path, as TorchServe puts it there."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for name in ("net_file", "other_file"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    return tmp_path
+
+
+def facts(**model: str) -> dict[str, Any]:
+    return {"model": {"modelName": "m", "modelVersion": "1.0", **model}}
+
+
+def write_model_file(folder: Path, text: str) -> dict[str, Any]:
+    sys.modules.pop("net_file", None)
+    (folder / "net_file.py").write_text(text)
+    return facts(serializedFile="w.pt", modelFile="net_file.py")
+
+
+def same_as(model: Any, net: nn.Module) -> bool:
+    with torch.inference_mode():
+        return bool(torch.allclose(model(X), net(X), atol=1e-5))
+
+
+def save_pt2(net: nn.Module, path: Path) -> None:
+    torch.export.save(torch.export.export(net, (X,), dynamic_shapes=({0: torch.export.Dim("batch")},)), path)
+
+
+def test_exported(net: nn.Module, folder: Path) -> None:
+    save_pt2(net, folder / "w.pt2")
+    assert same_as(runtime.load_model(folder, facts(serializedFile="w.pt2"), {}, CPU), net)
+
+
+def test_torchscript(net: nn.Module, folder: Path) -> None:
+    torch.jit.save(torch.jit.script(net.train()), folder / "w.pt")
+    assert same_as(runtime.load_model(folder, facts(serializedFile="w.pt"), {}, CPU), net.eval())
+
+
+@pytest.mark.parametrize("suffix", [".pt", ".pth"])
+def test_state_dict_with_one_class(net: nn.Module, folder: Path, suffix: str) -> None:
+    write_model_file(folder, ONE_CLASS)
+    torch.save(net.state_dict(), folder / f"w{suffix}")
+    model = runtime.load_model(folder, facts(serializedFile=f"w{suffix}", modelFile="net_file.py"), {}, CPU)
+    assert same_as(model, net)
+    assert not getattr(model, "training", True)
+
+
+def test_state_dict_with_two_classes_needs_a_name(net: nn.Module, folder: Path) -> None:
+    manifest = write_model_file(folder, TWO_CLASSES)
+    torch.save(net.state_dict(), folder / "w.pt")
+    assert type(runtime.load_model(folder, manifest, {"model_class": "Other"}, CPU)).__name__ == "Other"
+    with pytest.raises(ModelLoadError, match=r"must define one nn.Module, it has Net, Other; name one as model_class"):
+        runtime.load_model(folder, manifest, {}, CPU)
+    with pytest.raises(ModelLoadError, match="has no Missing"):
+        runtime.load_model(folder, manifest, {"model_class": "Missing"}, CPU)
+
+
+def test_a_model_file_without_a_model(net: nn.Module, folder: Path) -> None:
+    manifest = write_model_file(folder, "from torch.nn import Linear\n")
+    torch.save(net.state_dict(), folder / "w.pt")
+    with pytest.raises(ModelLoadError, match="it has none"):
+        runtime.load_model(folder, manifest, {}, CPU)
+
+
+def test_a_pickled_module_is_refused_without_being_run(net: nn.Module, folder: Path) -> None:
+    manifest = write_model_file(folder, ONE_CLASS)
+    torch.save(net, folder / "w.pt")
+    with pytest.raises(ModelLoadError, match="must be a state_dict"):
+        runtime.load_model(folder, manifest, {}, CPU)
+    with pytest.raises(ModelLoadError, match="is not TorchScript"):
+        runtime.load_model(folder, facts(serializedFile="w.pt"), {}, CPU)
+
+
+def test_a_state_dict_without_its_model_file(net: nn.Module, folder: Path) -> None:
+    torch.save(net.state_dict(), folder / "w.pt")
+    with pytest.raises(ModelLoadError, match="needs its model file"):
+        runtime.load_model(folder, facts(serializedFile="w.pt"), {}, CPU)
+
+
+def test_weights_of_another_model(folder: Path) -> None:
+    manifest = write_model_file(folder, ONE_CLASS)
+    torch.save(nn.Linear(3, 2).state_dict(), folder / "w.pt")
+    with pytest.raises(ModelLoadError, match="does not fit Net"):
+        runtime.load_model(folder, manifest, {}, CPU)
+
+
+def test_onnx(net: nn.Module, folder: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    torch.onnx.export(net, (X,), folder / "w.onnx", dynamo=True, dynamic_shapes=({0: torch.export.Dim("batch")},), verbose=False)
+    model = runtime.load_model(folder, facts(serializedFile="w.onnx"), {}, CPU)
+    assert same_as(model, net)
+    with torch.inference_mode():
+        assert model(X[:1]).shape == (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("w.pt2", "not a torch.export archive"),
+        ("w.pt", "is not TorchScript"),
+        ("w.onnx", "is not an ONNX model"),
+        ("w.h5", "no way to load .h5"),
+        ("w", "suffix"),
+    ],
+)
+def test_files_that_are_not_what_they_say(folder: Path, name: str, words: str) -> None:
+    (folder / name).write_bytes(b"nonsense")
+    with pytest.raises(ModelLoadError, match=words):
+        runtime.load_model(folder, facts(serializedFile=name), {}, CPU)
+
+
+def test_an_archive_without_weights(folder: Path) -> None:
+    with pytest.raises(ModelLoadError, match="has no weights"):
+        runtime.load_model(folder, facts(), {}, CPU)
+    with pytest.raises(ModelLoadError, match=r"w\.pt2 are missing"):
+        runtime.load_model(folder, facts(serializedFile="w.pt2"), {}, CPU)
+
+
+def test_a_failed_load_is_one_line_and_the_error_torchserve_reports(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(RuntimeError):
+        load(BatchHandler, folder, manifest=facts(serializedFile="w.pt2"))
+    assert [record.getMessage() for record in caplog.records if "MODEL_LOAD_FAILED" in record.getMessage()]
+
+
+def test_a_sample_that_is_refused_fails_the_load(net: nn.Module, folder: Path) -> None:
+    save_pt2(net, folder / "w.pt2")
+    (folder / "samples").mkdir()
+    (folder / "samples" / "a.json").write_text("[1, 2, 3]")
+    worker = load(BatchHandler, folder, manifest=facts(serializedFile="w.pt2"))
+    assert worker.one([1, 2, 3]).json == pytest.approx(net(X[:1])[0].tolist(), abs=1e-5)
+    (folder / "samples" / "b.json").write_text("{}")
+    with pytest.raises(ModelLoadError, match="warm-up on the archive's samples failed: .*empty"):
+        load(BatchHandler, folder, manifest=facts(serializedFile="w.pt2"))
+
+
+def test_warm_up_runs_one_and_a_full_batch(net: nn.Module, folder: Path) -> None:
+    save_pt2(net, folder / "w.pt2")
+    (folder / "samples").mkdir()
+    (folder / "samples" / "a.json").write_text("[1, 2, 3]")
+    sizes: list[int] = []
+
+    class Counting(BatchHandler):
+        def inference(self, data: Any, *args: Any, **kwargs: Any) -> Any:
+            sizes.append(len(data))
+            return super().inference(data, *args, **kwargs)
+
+    load(Counting, folder, manifest=facts(serializedFile="w.pt2"), batch_size=6)
+    assert sizes == [1, 6]
+
+
+@pytest.mark.parametrize(("key", "value"), [("max_instances", 0), ("max_instances", "many"), ("max_response_size", True), ("threads", -1)])
+def test_wrong_settings_are_refused_at_load(net: nn.Module, folder: Path, key: str, value: Any) -> None:
+    save_pt2(net, folder / "w.pt2")
+    with pytest.raises(ModelLoadError, match=f"model-config.yaml: {key} must be"):
+        load(BatchHandler, folder, manifest=facts(serializedFile="w.pt2"), config={key: value})
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is here")
+@pytest.mark.parametrize("gpu_id", [None, 0, 3])
+def test_without_a_gpu_the_cpu_serves(gpu_id: int | None) -> None:
+    assert runtime.pick_device(gpu_id) == CPU
+
+
+def test_the_device_is_the_one_that_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert runtime.pick_device(1) == torch.device("cuda:1")
+    assert runtime.pick_device(None) == CPU
+
+
+# ---- threads
+
+
+@pytest.mark.parametrize("cores", [1, 2, 3, 8, 64])
+@pytest.mark.parametrize("workers", [1, 2, 3, 7])
+@pytest.mark.parametrize("limit", [None, 1, 4, 100])
+def test_all_workers_together_never_exceed_the_cores(cores: int, workers: int, limit: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runtime, "cores", lambda: cores)
+    monkeypatch.setattr(runtime, "live_workers", lambda: workers)
+    share = runtime.Threads(limit).share()
+    assert share >= 1
+    assert share * workers <= max(cores, workers)
+    assert share <= (limit or share)
+
+
+def test_the_share_follows_the_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    workers = [1]
+    monkeypatch.setattr(runtime, "cores", lambda: 2)
+    monkeypatch.setattr(runtime, "live_workers", lambda: workers[0])
+    threads = runtime.Threads()
+    threads.keep()
+    assert torch.get_num_threads() == 2
+    workers[0] = 2
+    threads.keep()
+    assert torch.get_num_threads() == 2  # looked at a moment ago
+    threads.looked_s -= threads.every_s
+    threads.keep()
+    assert torch.get_num_threads() == 1
+
+
+def test_outside_torchserve_there_is_one_worker() -> None:
+    assert runtime.live_workers() == 1
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="no affinity here")
+def test_cores_follow_the_affinity() -> None:
+    code = "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}); from batchline.handlers.runtime import cores; print('cores', cores())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "cores 1" in done.stdout
+    assert 1 <= runtime.cores() <= len(os.sched_getaffinity(0))
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"), [("max 100000", 4), ("150000 100000", 1), ("50000 100000", 1), ("200000 100000", 2), ("900000 100000", 4), ("", 4)]
+)
+def test_cores_follow_the_containers_quota(text: str, wanted: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def read(self: Path, *args: Any, **kwargs: Any) -> str:
+        if self.name == "cpu.max":
+            return text
+        raise FileNotFoundError
+
+    monkeypatch.setattr(Path, "read_text", read)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3})
+    assert runtime.cores() == wanted
+
+
+def test_freed_memory_is_kept_and_requests_still_answered(net: nn.Module, folder: Path) -> None:
+    assert runtime.keep_freed_memory() in (True, False)
+    save_pt2(net, folder / "w.pt2")
+    worker = load(BatchHandler, folder, manifest=facts(serializedFile="w.pt2"))
+    assert [reply.status for reply in worker.send(request([1, 2, 3]), request([4, 5, 6]))] == [200, 200]

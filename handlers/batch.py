@@ -19,6 +19,7 @@ import torch
 from ts.torch_handler.base_handler import BaseHandler
 
 from . import answer, payload, runtime
+from .classify import read_labels
 from .clock import StageClock, queue_seconds
 from .errors import BadInput, BadRows, ModelLoadError, NotSupported, RequestError, ServerFault
 from .metrics import Metrics
@@ -390,18 +391,3 @@ def _as_tensor(value: Any) -> torch.Tensor:
 def _where(wrong: torch.Tensor) -> str:
     """The place of the first true value, such as "[3][5]"."""
     return "".join(f"[{i}]" for i in wrong.nonzero()[0].tolist())
-
-
-def read_labels(model_dir: Path) -> dict[str, Any] | None:
-    """Class index as text -> name, from labels.txt (a name a line) or TorchServe's index_to_name.json; None without either."""
-    import json
-
-    lines, mapping = model_dir / "labels.txt", model_dir / "index_to_name.json"
-    if lines.is_file():
-        return {str(i): name for i, name in enumerate(lines.read_text(encoding="utf-8").splitlines())}
-    if mapping.is_file():
-        read = json.loads(mapping.read_text(encoding="utf-8"))
-        if not isinstance(read, dict):
-            raise ModelLoadError("index_to_name.json must be an object of index: name")
-        return {str(index): name[-1] if isinstance(name, list) and name else name for index, name in read.items()}
-    return None

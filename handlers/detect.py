@@ -7,7 +7,10 @@ from typing import Any
 
 import torch
 
+from .errors import BadInput
 from .image import ImageHandler, pixels
+
+MAX_ASPECT = 100  # these models scale a picture to their own size, and a side of no pixels fails the batch
 
 
 class ObjectDetector(ImageHandler):
@@ -28,7 +31,10 @@ class ObjectDetector(ImageHandler):
 
     def decode(self, value: Any) -> torch.Tensor:
         """A picture file -> uint8 (H, W, 3)."""
-        return pixels(self.picture(value))
+        picture = self.picture(value)
+        if max(picture.size) > MAX_ASPECT * min(picture.size):
+            raise BadInput(f"the picture's sides, {picture.width} x {picture.height}, differ by more than {MAX_ASPECT} to 1", kind="image")
+        return pixels(picture)
 
     def inference(self, data: list[torch.Tensor], *args: Any, **kwargs: Any) -> list[dict[str, torch.Tensor]]:
         """One forward pass over the list. TorchScript's form of these models gives (losses, detections)."""

@@ -11,7 +11,9 @@ from __future__ import annotations
 import base64
 import binascii
 import io
+import struct
 import warnings
+import zlib
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -28,6 +30,8 @@ MAX_PIXELS = 50_000_000
 DATA_URL = "data:"
 # Pillow hands these to an outside program, or knows no more of them than their name.
 REFUSED_FORMATS = {"EPS", "WMF", "EMF", "FITS", "GRIB", "HDF5", "BUFR", "MPEG"}
+PNG_CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}  # by colour type
+PIECE_BYTES = 1 << 20  # inflated at a time
 GREY_16_BIT = ("I;16", "I;16B", "I;16L", "I;16N", "I")
 INTERPOLATIONS = {
     "nearest": Image.Resampling.NEAREST,
@@ -87,6 +91,7 @@ def decode_image(value: Any, max_pixels: int = MAX_PIXELS, background: Sequence[
                 _check_pixels(picture, max_pixels)
                 picture.load()
                 _check_pixels(picture, max_pixels)
+                _check_rows(picture, data)
                 return to_rgb(_upright(_uninverted(picture)), background)
     except BadInput:
         raise
@@ -108,6 +113,32 @@ def _check_pixels(picture: Image.Image, max_pixels: int) -> None:
         )
     if not width or not height:
         raise BadInput("the picture has no pixels", kind="image")
+
+
+def _check_rows(picture: Image.Image, data: bytes) -> None:
+    """Pillow leaves the rows that a PNG's data lacks at zero and says nothing; a last row of zeros is looked into."""
+    if picture.format != "PNG" or picture.info.get("interlace") or data[12:16] != b"IHDR":
+        return
+    width, height = picture.size
+    if any(picture.crop((0, height - 1, width, height)).tobytes()):
+        return
+    depth, channels = data[24], PNG_CHANNELS[data[25]]
+    wanted = height * (1 + -(-width * depth * channels // 8))  # a filter byte, and the row's bits rounded up to bytes
+    if _inflated(data, wanted) < wanted:
+        raise BadInput(f"the picture has fewer rows than the {height} its header says", kind="image")
+
+
+def _inflated(png: bytes, enough: int) -> int:
+    """Bytes of picture data in a PNG, counted until there are enough."""
+    inflate, at, found = zlib.decompressobj(), 8, 0
+    while at + 8 <= len(png) and found < enough and not inflate.eof:
+        length, name = struct.unpack_from(">I4s", png, at)
+        rest = png[at + 8 : at + 8 + length] if name == b"IDAT" else b""
+        while rest and not inflate.eof:
+            found += len(inflate.decompress(rest, PIECE_BYTES))
+            rest = inflate.unconsumed_tail
+        at += 12 + length
+    return found + len(inflate.flush())
 
 
 def _uninverted(picture: Image.Image) -> Image.Image:
@@ -168,7 +199,8 @@ def _lab(picture: Image.Image) -> Image.Image:
 def resize_and_crop(picture: Image.Image, resize: int, crop: int, interpolation: Image.Resampling) -> Image.Image:
     """Shorter side to `resize`, centre square of `crop`, in one pass: only the pixels that are kept are computed.
 
-    The same as torchvision's Resize and CenterCrop, sizes and offsets rounded as they do.
+    torchvision's Resize and CenterCrop, sizes and offsets rounded as they do; Pillow keeps the box in single precision, so a
+    pixel may differ from theirs by a grey level.
     """
     width, height = picture.size
     scale_to = (resize, max(1, int(resize * height / width))) if width <= height else (max(1, int(resize * width / height)), resize)

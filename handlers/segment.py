@@ -6,6 +6,7 @@ import io
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from PIL import Image
 
@@ -41,10 +42,11 @@ class ImageSegmenter(ImageHandler):
     def postprocess(self, data: Any) -> list[Any]:
         """Logits -> {"width", "height", "classes": [{"label", "index", "share"}], "mask"} a picture.
 
-        `mask` is a PNG (base64 in JSON) of one byte a pixel, the class's index; `share` is the part of the picture.
+        `mask` is a grey PNG (base64 in JSON) of class indices,
+        16 bits deep where 8 are too few; `share` is the part of the picture.
         """
         logits = data["out"] if isinstance(data, dict) else data
-        return [self._answer(mask) for mask in logits.argmax(1).to(torch.uint8).cpu()]
+        return [self._answer(mask) for mask in logits.argmax(1).cpu()]
 
     def _answer(self, mask: torch.Tensor) -> dict[str, Any]:
         labels = self.mapping or {}
@@ -55,7 +57,7 @@ class ImageSegmenter(ImageHandler):
 
 
 def _png(mask: torch.Tensor) -> bytes:
-    """uint8 (H, W) -> a grey PNG."""
+    """Class indices (H, W) -> a grey PNG."""
     buffer = io.BytesIO()
-    Image.fromarray(mask.numpy()).save(buffer, "PNG")
+    Image.fromarray(mask.numpy().astype(np.uint8 if mask.max() < 256 else np.uint16)).save(buffer, "PNG")
     return buffer.getvalue()

@@ -34,7 +34,7 @@ class Level(enum.IntEnum):
 @dataclasses.dataclass
 class Box:
     corner: Any
-    score: float
+    score: Any
 
 
 Point = collections.namedtuple("Point", "x y")

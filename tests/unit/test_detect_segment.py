@@ -203,7 +203,7 @@ def classifier(bag: torch.nn.Module, minilm: Worker, tmp_path_factory: pytest.Te
     folder = tmp_path_factory.mktemp("classifier")
     ids = torch.ones(2, 5, dtype=torch.int64)
     dims = {0: torch.export.Dim("batch"), 1: torch.export.Dim("length")}
-    torch.export.save(torch.export.export(bag, (ids, ids), dynamic_shapes=(dims, dims)), folder / "model.pt2")
+    torch.export.save(torch.export.export(bag, (ids, ids.clone()), dynamic_shapes=(dims, dims)), folder / "model.pt2")
     shutil.copy(Path(minilm.handler.model_dir) / "tokenizer.json", folder)
     (folder / "index_to_name.json").write_text('{"0": "sad", "1": ["n01", "so so"], "2": "glad"}')
     return load(TextClassifier, folder, "mood", config={"max_tokens": 16}, manifest=facts("mood", serializedFile="model.pt2"))

@@ -287,6 +287,29 @@ def test_not_a_picture(data: bytes) -> None:
     assert refusal(data).kind == "image"
 
 
+@pytest.mark.parametrize(
+    ("width", "height", "depth", "colour"), [(4, 4000, 8, 2), (4, 5, 8, 2), (900, 900, 1, 0), (9, 9, 4, 3), (5, 9, 16, 6)]
+)
+def test_png_with_more_rows_in_its_header_than_in_its_data(width: int, height: int, depth: int, colour: int) -> None:
+    channels = {0: 1, 2: 3, 3: 1, 6: 4}[colour]
+    row = bytes(1 + (width * depth * channels + 7) // 8)
+    table = chunk(b"PLTE", bytes(48))
+
+    def made(rows: int) -> bytes:
+        data = png(width, height, depth, colour, zlib.compress(row * rows))
+        return data[:33] + table + data[33:]
+
+    assert decode_image(made(height)).size == (width, height)
+    assert refusal(made(height - 1)).kind == "image"
+    assert refusal(made(1)).kind == "image"
+
+
+def test_a_black_png_in_many_pieces_is_whole() -> None:
+    data = save(flat("RGBA", (0, 0, 0, 0), (3000, 2000)), "PNG", compress_level=0)
+    assert data.count(b"IDAT") > 10
+    assert decode_image(data).getpixel((0, 1999)) == (255, 255, 255)
+
+
 def test_bmp_with_more_rows_in_its_header_than_in_its_data() -> None:
     data = bytearray(save(flat("RGB", 0, (4, 4)), "BMP"))
     data[18:26] = struct.pack("<ii", 5000, 5000)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from batchline.handlers.errors import BadInput
 from batchline.handlers.payload import Raw, Request, lower_headers, parse
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 EXPECTS = "a thing"
@@ -231,11 +231,18 @@ JSON = st.recursive(
     ),
     max_leaves=12,
 )
-TENSORS = st.fixed_dictionaries({}, optional={"shape": JSON, "datatype": JSON | st.sampled_from(["FP32", "BYTES", "INT8"]), "data": JSON})
+TENSORS = st.fixed_dictionaries(
+    {
+        "shape": st.just([2]) | JSON,
+        "datatype": st.sampled_from(["FP32", "BYTES", "INT8"]) | JSON | st.just([]),
+        "data": st.sampled_from([[1, 2], ["a", "b"], [[1], [2]]]) | JSON,
+    },
+    optional={"name": JSON},
+)
 BODIES = st.one_of(
     st.binary(max_size=64),
     JSON.map(lambda value: json.dumps(value).encode()),
-    st.lists(TENSORS, max_size=2).map(lambda inputs: json.dumps({"inputs": inputs}).encode()),
+    st.lists(TENSORS, min_size=1, max_size=1).map(lambda inputs: json.dumps({"inputs": inputs}).encode()),
     st.sampled_from([b"[" * 2000, b'{"a":' * 500, b'{"inputs":[', b"\xef\xbb\xbf", b"9" * 6000, b"NaN", b'"\\ud800"']),
 )
 VALUES = st.one_of(BODIES, BODIES.map(bytearray), st.text(max_size=20), JSON, st.none())
@@ -246,6 +253,7 @@ HEADERS = st.dictionaries(
 )
 
 
+@settings(max_examples=500)
 @given(
     st.dictionaries(st.sampled_from(["data", "body", "a", ""]) | st.text(max_size=5), VALUES, max_size=3),
     HEADERS,

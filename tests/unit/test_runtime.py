@@ -178,7 +178,7 @@ def test_a_sample_that_is_refused_fails_the_load(net: nn.Module, folder: Path) -
     worker = load(BatchHandler, folder, manifest=facts(serializedFile="w.pt2"))
     assert worker.one([1, 2, 3]).json == pytest.approx(net(X[:1])[0].tolist(), abs=1e-5)
     (folder / "samples" / "b.json").write_text("{}")
-    with pytest.raises(ModelLoadError, match="warm-up on the archive's samples failed: .*empty"):
+    with pytest.raises(ModelLoadError, match=r"warm-up on the archive's samples failed: .*empty"):
         load(BatchHandler, folder, manifest=facts(serializedFile="w.pt2"))
 
 
@@ -252,7 +252,8 @@ def test_outside_torchserve_there_is_one_worker() -> None:
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="no affinity here")
 def test_cores_follow_the_affinity() -> None:
-    code = "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}); from batchline.handlers.runtime import cores; print('cores', cores())"
+    pin = "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})"
+    code = pin + "; from batchline.handlers.runtime import cores; print('cores', cores())"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "cores 1" in done.stdout
     assert 1 <= runtime.cores() <= len(os.sched_getaffinity(0))

@@ -12,7 +12,7 @@ ARCHIVES := $(NAMES:%=$(STORE)/%.mar)
 SHIPPED := $(wildcard handlers/*.py) batchline/__init__.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup archive serve status stop check test test-unit bench-stock clean
+.PHONY: help setup archive serve status stop check test test-unit bench-stock bench-load clean
 .DELETE_ON_ERROR:
 .SECONDEXPANSION:
 
@@ -55,6 +55,9 @@ test-unit: $(STAMP)  ## The tests that need no server
 
 bench-stock: $(ARCHIVES) $(STAMP)  ## The same weights through TorchServe's own handler and ours, in one run
 	$(VENV)/bin/python benchmarks/stock.py
+
+bench-load: $(STAMP)  ## How many requests a second the load generator can send on time
+	$(VENV)/bin/python benchmarks/load.py
 
 clean:  ## End the server; remove what the other verbs made, except .venv
 	! test -x $(BATCHLINE) || $(BATCHLINE) stop

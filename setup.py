@@ -4,7 +4,7 @@ from setuptools import setup
 
 # What TorchServe 0.12.0 imports and does not declare: pyyaml (every worker dies without it), captum (its own vision
 # handlers), nvidia-ml-py (GPU metrics), requests and numpy.
-TORCHSERVE_FORGETS = ["pyyaml>=6", "captum>=0.7", "nvidia-ml-py>=12", "requests>=2.31", "numpy>=1.26"]
+TORCHSERVE_FORGETS = ["pyyaml>=6.0.3,<7", "captum>=0.9,<0.10", "nvidia-ml-py>=13,<14", "requests>=2.32,<3", "numpy>=1.26,<3"]
 
 SERVE = ["torchserve==0.12.0", "torch==2.14.1", "torchvision==0.29.1", "pillow>=10.3", "tokenizers>=0.20", *TORCHSERVE_FORGETS]
 
@@ -29,6 +29,7 @@ DEV = [
     "mypy>=1.13",
     "deptry>=0.20",
     "import-linter>=2",
+    "scipy-stubs",
     "types-PyYAML",
     "types-requests",
     "types-psutil",
@@ -49,11 +50,14 @@ setup(
     packages=["batchline", "batchline.handlers"],
     package_dir={"batchline.handlers": "handlers"},
     install_requires=[
+        "aiohttp>=3.9",
         "javaproperties>=0.8",
+        "numpy>=1.26",
         "psutil>=5.9",
         "pyyaml>=6",
         "requests>=2.31",
         "rich>=13",
+        "scipy>=1.11",
         "typer>=0.12",
     ],
     extras_require={

@@ -17,8 +17,10 @@ from batchline.errors import ArchiveError
 from batchline.recipe import WEIGHT_SUFFIXES, Recipe, read_recipe
 
 PACKAGE = Path(__file__).resolve().parent
-# What a model folder holds that goes into the archive besides handler, weights, model file and configuration.
-EXTRAS = ("labels.txt", "index_to_name.json", "tokenizer.json", "samples")
+# What stays out of the archive, or gets into it by an argument of the archiver's own. Everything else of the folder goes in.
+NOT_EXTRA = ("handler.py", "export.py", "model-config.yaml", "requirements.txt", "__pycache__")
+# A worker's path begins with the archive: a module of one of these names there would take the place of the real one.
+TAKEN = sys.stdlib_module_names | {"batchline", "numpy", "PIL", "psutil", "torch", "torchvision", "ts", "yaml"}
 # -I keeps PYTHONPATH, the user's site and the current folder out: nothing but the archive and site-packages. batchline
 # itself may be installed there, so the import must prove that it took the archive's.
 IMPORT_CHECK = """
@@ -77,7 +79,7 @@ def make_weights(recipe: Recipe, build_dir: Path) -> Path:
     if recipe.export is None:
         return recipe.folder
     folder = build_dir / recipe.name
-    sources = [path for path in (recipe.export, recipe.model_file) if path]
+    sources = _sources(recipe)
     made = [path for path in folder.glob("*") if path.suffix in WEIGHT_SUFFIXES]
     if made and min(p.stat().st_mtime for p in made) > max(p.stat().st_mtime for p in sources):
         return folder
@@ -89,6 +91,12 @@ def make_weights(recipe: Recipe, build_dir: Path) -> Path:
             shutil.move(path, folder / path.name)
             (folder / path.name).touch()
     return folder
+
+
+def _sources(recipe: Recipe) -> list[Path]:
+    """What export.py may read: everything in the folder but what only the handler does."""
+    served = {recipe.handler, recipe.folder / "model-config.yaml", recipe.folder / "labels.txt", *recipe.samples}
+    return [path for path in recipe.folder.rglob("*") if path.is_file() and path not in served and "__pycache__" not in path.parts]
 
 
 def _export(recipe: Recipe, out: Path) -> None:
@@ -141,12 +149,15 @@ def _stage(recipe: Recipe, weights_folder: Path, staged: Path) -> None:
     shutil.copy(PACKAGE / "__init__.py", package / "__init__.py")
     shutil.copytree(handlers_folder(), package / "handlers", ignore=shutil.ignore_patterns("__pycache__", "*.pyc"))
     for folder in dict.fromkeys((recipe.folder, weights_folder)):
-        for name in EXTRAS:
-            source = folder / name
+        for source in sorted(folder.iterdir()):
+            if source.name.startswith(".") or source.name in NOT_EXTRA or source.suffix in WEIGHT_SUFFIXES:
+                continue
+            if source.stem in TAKEN and (source.is_dir() or source.suffix == ".py"):
+                raise ArchiveError(f"{source} would hide the module {source.stem} from the worker; give it another name.")
             if source.is_dir():
-                shutil.copytree(source, staged / name, ignore=shutil.ignore_patterns(".*"))
-            elif source.is_file():
-                shutil.copy(source, staged / name)
+                shutil.copytree(source, staged / source.name, ignore=shutil.ignore_patterns(".*", "__pycache__"))
+            else:
+                shutil.copy(source, staged / source.name)
 
 
 def check(mar: Path) -> None:

@@ -94,6 +94,35 @@ def predict(
     raise typer.Exit(1 if failed else 0)
 
 
+@app.command()
+def load(
+    model: str,
+    rate_per_s: Annotated[float | None, typer.Option(help="Open loop: requests a second, whatever becomes of them.")] = None,
+    clients: Annotated[int | None, typer.Option(help="Closed loop: clients that wait for their answers.")] = None,
+    duration_s: Annotated[float, typer.Option(help="Seconds.")] = 30.0,
+    arrivals: Annotated[str, typer.Option(help="poisson or constant; open loop only.")] = "poisson",
+    seed: Annotated[int, typer.Option(help="Of the arrival times.")] = 1,
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="Every request, as JSON.")] = None,
+    config: Config = CONFIG,
+    models: Models = MODELS,
+) -> None:
+    """Send MODEL its own samples at a rate, or from N clients; exit 1 when the run is INVALID."""
+    from batchline import load as generator
+    from batchline import runfile, showload
+    from batchline.properties import read_configuration
+    from batchline.summary import summarise
+
+    console = Console()
+    target = generator.target(read_configuration(config), model, models)
+    with showload.show_progress(console, duration_s) as progress:
+        run = generator.offer(target, rate_per_s, clients, duration_s, arrivals, seed, progress)
+    if output:
+        runfile.write(output, model, run)
+    summary = summarise(run)
+    showload.show_summary(console, summary)
+    raise typer.Exit(1 if summary.invalid else 0)
+
+
 def main() -> None:
     """The `batchline` command: an error on purpose is one message on stderr and exit status 1."""
     try:

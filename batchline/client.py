@@ -132,6 +132,10 @@ class Client:
             raise ServerError(f"cannot ask {base}: {error}") from None
         return response
 
+    def inference_headers(self) -> dict[str, str]:
+        """What a request to the inference API must carry: the token, where the server asks for one."""
+        return self._authorization("inference")
+
     def _authorization(self, kind: str | None) -> dict[str, str]:
         """The header with TorchServe's key; keys last an hour by default, and a spent one is renewed with the file's own API key."""
         if self.key_file is None or kind is None:

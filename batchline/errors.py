@@ -6,7 +6,8 @@ BatchlineError                 one clear sentence; the command line prints it an
 ├── ServerError                TorchServe could not be started, reached or stopped
 │   ├── WorkerFailed           a worker died while loading; carries its own traceback
 │   └── PortInUse              names the port
-└── RequestFailed              the server answered a request with 4xx or 5xx
+├── RequestFailed              the server answered a request with 4xx or 5xx
+└── LoadError                  load that cannot be offered as asked, or that outran the server
 
 A bug in batchline itself is none of these and keeps its traceback.
 """
@@ -50,6 +51,10 @@ class PortInUse(ServerError):
     def __init__(self, port: int, key: str) -> None:
         super().__init__(f"port {port} ({key} in the configuration) is in use; stop what listens there or change {key}.")
         self.port = port
+
+
+class LoadError(BatchlineError):
+    """Load that cannot be offered as asked, or that outran the server."""
 
 
 class RequestFailed(BatchlineError):

@@ -21,38 +21,10 @@ from typing import Any, cast
 import yaml
 
 from batchline.errors import ConfigError
+from batchline.keys import BOOLEANS, INTEGERS, KEYS
 from batchline.properties import LARGEST, SETTINGS, Configuration, parse_json, read_configuration
 from batchline.properties import Problem as Problem
 
-
-def _words(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
-# Every key that ConfigManager of TorchServe 0.12.0 or its Python launcher (vmargs, plugins_path) looks up.
-BOOLEANS = _words("""
-    async_logging cpu_launcher_enable debug decode_input_request disable_system_metrics disable_token_authorization enable_envvars_config
-    enable_grpc_ssl enable_metrics_api enable_model_api install_py_dep_per_model ipex_enable ipex_gpu_enable limit_max_image_pixels
-    model_metrics_auto_detect prefer_direct_buffer ts_open_inference_protocol use_env_allowed_urls use_native_io
-""")
-INTEGERS = _words("""
-    default_response_timeout default_startup_timeout default_workers_per_model grpc_inference_port grpc_management_port
-    initial_distribution_port initial_worker_port io_ratio job_queue_size max_request_size max_response_size metric_time_interval
-    netty_client_threads number_of_gpu number_of_netty_threads unregister_model_timeout
-""")
-KEYS = (
-    BOOLEANS
-    | INTEGERS
-    | _words("""
-    allowed_urls blacklist_env_vars certificate_file cors_allowed_headers cors_allowed_methods cors_allowed_origin cpp_log_config
-    cpu_launcher_args default_service_handler grpc_inference_address grpc_inference_max_connection_age_grace_ms
-    grpc_inference_max_connection_age_ms grpc_management_address grpc_management_max_connection_age_grace_ms
-    grpc_management_max_connection_age_ms inference_address keystore keystore_pass keystore_type load_models management_address
-    metrics_address metrics_config metrics_mode model_server_home model_snapshot model_store models plugins_path private_key_file python
-    service_envelope system_metrics_cmd token_expiration_min tsConfigFile ts_header_key_sequence_end ts_header_key_sequence_id
-    ts_header_key_sequence_start version vmargs workflow_store
-""")
-)
 # What a model's JSON may hold; the last four are read from a snapshot only, or from none, and stand in TorchServe's own examples.
 MODEL_KEYS = (*SETTINGS, "startupTimeout", "runtimeType", "defaultVersion", "marName", "parallelLevel")
 NUMBERS = (*SETTINGS, "startupTimeout")
@@ -107,7 +79,7 @@ def lint(configuration: Configuration, archives: Facts | Path, cores: int) -> li
         cores: cores that TorchServe's workers may use.
     """
     facts = read_archives(archives) if isinstance(archives, Path) else archives
-    found = [problem for rule in (_keys, _values, _reach, _snapshot, _numbers) for problem in rule(configuration)]
+    found = [problem for rule in (_keys, _values, _choices, _ports, _reach, _snapshot, _numbers) for problem in rule(configuration)]
     found += [problem for rule in (_loading, _orphans, _unset) for problem in rule(configuration, facts)]
     for file, archive in _loaded(configuration, facts):
         for one in (_batching_in_yaml, _timeouts, _response_size, _requirements):
@@ -191,6 +163,35 @@ def _values(configuration: Configuration) -> Iterator[Problem]:
     yield from filter(None, map(_fault, readers))
 
 
+def _choices(configuration: Configuration) -> Iterator[Problem]:
+    """Values that TorchServe takes and then fails on, or that take the handlers' work out of their hands."""
+    values, say = configuration.values, configuration.problem
+    if values.get("service_envelope"):
+        yield say(
+            "service_envelope", "an envelope answers one request of a batch and fails the others", "delete it: the handlers read KServe"
+        )
+    if (mode := values.get("metrics_mode", "log")) not in ("log", "prometheus", "legacy"):
+        yield say("metrics_mode", f"TorchServe knows no mode {mode!r}", "write prometheus, log or legacy")
+    if values.get("job_queue_size", "1").strip() in ("0", "00") or values.get("job_queue_size", "").startswith("-"):
+        yield say("job_queue_size", "a queue that holds nothing answers every request 503", "write at least batchSize x workers")
+    metrics = values.get("metrics_config", "")
+    if metrics and not any((folder / metrics).is_file() for folder in (Path.cwd(), configuration.path.parent)):
+        yield say("metrics_config", f"there is no file {metrics}: every worker would die of it", "name metrics.yaml of this repository")
+
+
+def _ports(configuration: Configuration) -> Iterator[Problem]:
+    """Two of the five APIs on one port; TorchServe itself allows inference, management and metrics to share, but not their tokens."""
+    taken: dict[int, str] = {}
+    keyed = [(f"{kind}_address", partial(configuration.address, kind)) for kind in KINDS]
+    pairs = [(key, address()[1]) for key, address in keyed if not _fault(address)]
+    if not _fault(lambda: configuration.grpc_ports):
+        pairs += zip(("grpc_inference_port", "grpc_management_port"), configuration.grpc_ports, strict=True)
+    for key, port in pairs:
+        if port > 0 and port in taken:
+            yield configuration.problem(key, f"port {port} is {taken[port]}'s already", "give each its own")
+        taken.setdefault(port, key)
+
+
 def _fault(reader: Callable[[], object]) -> Problem | None:
     try:
         reader()
@@ -245,6 +246,8 @@ def _loading(configuration: Configuration, facts: Facts) -> Iterator[Problem]:
     for item in configuration.load_models:
         if item != item.strip():
             yield say(f"a blank beside {item.strip()!r}: TorchServe would look for {item!r}", "write commas without blanks", item.strip())
+    for item in dict.fromkeys(item for item in configuration.load_models if configuration.load_models.count(item) > 1):
+        yield say(f"{item} stands there twice", "name each archive once", item)
     for file, _ in _wanted(configuration, facts):
         if file not in facts:
             yield say(f"the model store has no archive {file}", _closest(file, facts, "build it, or leave it out"), file)

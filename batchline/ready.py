@@ -26,7 +26,7 @@ Version = dict[str, Any]  # one entry of GET /models/NAME/all
 def archives(configuration: Configuration, model_store: Path) -> list[str]:
     """What load_models names, as the management API names it: file names or URLs."""
     wanted = [entry.strip().rpartition("=")[2] for entry in configuration.load_models]
-    return sorted(p.name for p in model_store.glob("*.mar")) if "all" in wanted else wanted
+    return sorted(p.name for p in model_store.glob("*.mar")) if "all" in [entry.lower() for entry in wanted] else wanted
 
 
 def wait_ready(

@@ -91,9 +91,11 @@ def start(config: Path, model_store: Path, home: Path, progress: Progress | None
         ConfigError, PortInUse: before anything is started.
         WorkerFailed, ServerError: after the server was stopped again; so does Ctrl-C.
     """
-    if server := running(home):
-        return replace(server, fresh=False)
-    return launch(check(config, model_store), model_store, home, progress, limit_s)
+    home = home.resolve()
+    with _alone(home):
+        if server := running(home):
+            return replace(server, fresh=False)
+        return _start(check(config, model_store), model_store, home, progress, limit_s)
 
 
 def launch(
@@ -102,17 +104,21 @@ def launch(
     """`start` for a configuration that was checked already."""
     home = home.resolve()
     with _alone(home):
-        stop(home)  # only what a server that ended by itself has left
-        check_ports(configuration)
-        log = WorkerLog(_logs(home))
-        temp = make_temp(home)
-        try:
-            server = _launch(configuration, model_store, home, temp, log)
-            wait_ready(server.process, server.client(home), log, archives(configuration, model_store), progress, limit_s)
-        except BaseException:
-            stop(home)
-            _end_unrecorded(temp)
-            raise
+        return _start(configuration, model_store, home, progress, limit_s)
+
+
+def _start(configuration: Configuration, model_store: Path, home: Path, progress: Progress | None, limit_s: float) -> RunningServer:
+    stop(home)  # only what a server that ended by itself has left
+    check_ports(configuration)
+    log = WorkerLog(_logs(home))
+    temp = make_temp(home)
+    try:
+        server = _launch(configuration, model_store, home, temp, log)
+        wait_ready(server.process, server.client(home), log, archives(configuration, model_store), progress, limit_s)
+    except BaseException:
+        stop(home)
+        _end_unrecorded(temp)
+        raise
     return server
 
 
@@ -132,7 +138,7 @@ def stop(home: Path) -> bool:
     if process:
         _end(process)
     shutil.rmtree(server.temp, ignore_errors=True)
-    if server.key_file:
+    if server.key_file and process:
         (home / "key_file.json").unlink(missing_ok=True)
     _state_file(home).unlink(missing_ok=True)
     return process is not None
@@ -261,13 +267,10 @@ def _end_unrecorded(temp: Path) -> None:
 
 @contextmanager
 def _alone(home: Path) -> Iterator[None]:
-    """Keeps a second `serve` of this checkout out while one starts."""
+    """A second `serve` of this checkout waits while one starts: then it finds the server READY, or starts one itself."""
     _logs(home)
     with (home / ".batchline" / "lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ServerError(f"another `serve` is starting a server in {home}; wait for it or end it.") from None
+        fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 

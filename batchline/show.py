@@ -169,9 +169,12 @@ def _span(settings: object | None, low: str, high: str) -> str:
 
 
 def _is_ranking(value: object) -> bool:
-    return isinstance(value, list) and bool(value) and all(
-        isinstance(row, dict) and {"label", "score"} <= row.keys() and isinstance(row["score"], int | float) for row in value
-    )  # fmt: skip
+    return isinstance(value, list) and bool(value) and all(map(_is_ranked, value))
+
+
+def _is_ranked(row: object) -> bool:
+    """A label and its score and no box: boxes are worth more than a bar."""
+    return isinstance(row, dict) and {"label", "score"} <= row.keys() and "box" not in row and isinstance(row["score"], int | float)
 
 
 def _is_vector(value: object) -> bool:

@@ -7,10 +7,10 @@ stays with that request: it gets a 4xx or 5xx of its own, and its batch-mates ge
 from __future__ import annotations
 
 import logging
+import math
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, ClassVar
@@ -22,50 +22,15 @@ from . import answer, payload, runtime
 from .classify import read_labels
 from .clock import StageClock, queue_seconds
 from .errors import BadInput, BadRows, ModelLoadError, NotSupported, RequestError, ServerFault
+from .exchange import Exchange, Row
 from .metrics import Metrics
 
 logger = logging.getLogger(__name__)
 
 ERROR_STATUSES = {status.value for status in HTTPStatus if status >= 400}
+RESPONSE_TIMEOUT_S = 120  # TorchServe's own default: a batch that takes longer costs the worker its life
+BUDGET = 0.5  # of it: what is not begun by then is refused
 MAX_RESPONSE_BYTES = 6_553_500  # TorchServe's own default; a longer answer kills the worker
-
-
-@dataclass(eq=False)
-class Exchange:
-    """One request of a batch and what becomes of it."""
-
-    index: int
-    headers: dict[str, str]
-    request: payload.Request | None = None
-    rows: list[Row] = field(default_factory=list)
-    error: RequestError | None = None
-    place: str = ""
-    status: int = 200
-    body: bytes = b""
-    content_type: str = answer.JSON_TYPE
-
-    def fail(self, error: RequestError, place: str = "") -> None:
-        """The first error stands."""
-        if self.error is None:
-            self.error, self.place = error, place
-
-
-class Row(dict[str, Any]):
-    """One instance, in the form TorchServe gives a request: {"data": value}; what a stock preprocess reads works here too.
-
-    Attributes:
-        owner: the request it came in.
-        place: where it stood there, such as "instances[2]".
-        notes: what preprocess has to say of it; merged into its answer.
-        answer: what postprocess made of it.
-    """
-
-    def __init__(self, value: Any, owner: Exchange, place: str) -> None:
-        super().__init__(data=value)
-        self.owner = owner
-        self.place = place
-        self.notes: dict[str, Any] = {}
-        self.answer: Any = None
 
 
 class BatchHandler(BaseHandler):  # type: ignore[misc]
@@ -84,10 +49,13 @@ class BatchHandler(BaseHandler):  # type: ignore[misc]
     Class attributes:
         raw: what a body that is not JSON is: an instance of "bytes" or "text", or never an instance ("json").
         expects: what a request should hold, for error messages.
+        chunk: `max_instances` where model-config.yaml does not say.
     """
 
     raw: ClassVar[payload.Raw] = "bytes"
     expects: ClassVar[str] = "one instance as bytes or JSON"
+    chunk: ClassVar[int] = 64
+    deadline_s = math.inf  # time.monotonic() after which nothing of the batch is begun; none while the model loads
 
     # ---- loading
 
@@ -110,7 +78,9 @@ class BatchHandler(BaseHandler):  # type: ignore[misc]
         self.config: dict[str, Any] = dict(context.model_yaml_config or {})
         self.model_yaml_config = self.config
         self.batch_size = int(properties.get("batch_size") or 1)
-        self.max_instances = self.setting("max_instances", 64, at_least=1)
+        self.max_instances = self.setting("max_instances", self.chunk, at_least=1)
+        self.max_request_instances = self.setting("max_request_instances", payload.MOST, at_least=1)
+        self.budget_s = self.setting("responseTimeout", RESPONSE_TIMEOUT_S, at_least=1) * BUDGET
         self.max_response_bytes = self.setting("max_response_size", MAX_RESPONSE_BYTES, at_least=1)
         self.metrics = Metrics(context.metrics, context.model_name)
         self.device = runtime.pick_device(properties.get("gpu_id"))
@@ -131,10 +101,12 @@ class BatchHandler(BaseHandler):  # type: ignore[misc]
     def setting(self, key: str, default: Any, at_least: float | None = None) -> Any:
         """A value of model-config.yaml; a wrong type or range is refused at load, not at the first request."""
         value = self.config.get(key, default)
+        if type(default) is int and type(value) is not int:
+            raise ModelLoadError(f"model-config.yaml: {key} must be a whole number, not {value!r}")
         numeric = isinstance(default, (int, float)) and not isinstance(default, bool)
         if numeric and (isinstance(value, bool) or not isinstance(value, (int, float))):
             raise ModelLoadError(f"model-config.yaml: {key} must be a number, not {value!r}")
-        if at_least is not None and value < at_least:
+        if at_least is not None and not value >= at_least:  # also NaN
             raise ModelLoadError(f"model-config.yaml: {key} must be at least {at_least}, not {value}")
         return value
 
@@ -144,7 +116,8 @@ class BatchHandler(BaseHandler):  # type: ignore[misc]
         Raises:
             ModelLoadError: a sample is refused or fails, so real requests would be too.
         """
-        bodies = [path.read_bytes() for path in sorted((self.model_dir / "samples").glob("*")) if path.is_file()]
+        paths = [path for path in sorted((self.model_dir / "samples").glob("*")) if path.is_file()]
+        names, bodies = [path.name for path in paths], [path.read_bytes() for path in paths]
         for size in sorted({1, self.batch_size}) if bodies else ():
             exchanges = [Exchange(i, {}) for i in range(size)]
             for exchange in exchanges:
@@ -152,7 +125,8 @@ class BatchHandler(BaseHandler):  # type: ignore[misc]
             self._run_all(exchanges, StageClock())
             failed = next((e for e in exchanges if e.error), None)
             if failed and failed.error:
-                raise ModelLoadError(f"warm-up on the archive's samples failed: {failed.error.message}") from failed.error.__cause__
+                sample, cause = names[failed.index % len(names)], failed.error.__cause__ or failed.error
+                raise ModelLoadError(f"warm-up on samples/{sample} failed: {type(cause).__name__}: {cause}") from failed.error.__cause__
 
     # ---- one batch
 
@@ -163,6 +137,7 @@ class BatchHandler(BaseHandler):  # type: ignore[misc]
         exchanges = [Exchange(i, _headers(context, i)) for i in range(len(data))]
         try:
             self.threads.keep()
+            self.deadline_s = time.monotonic() + self.budget_s
             with clock.stage("deserialize"):
                 for exchange, fields in zip(exchanges, data, strict=True):
                     self._guard(exchange, self._read, fields, exchange)
@@ -175,6 +150,8 @@ class BatchHandler(BaseHandler):  # type: ignore[misc]
             for exchange in exchanges:
                 self._write(exchange)
         self._report(exchanges, clock, begin_s)
+        if any(runtime.is_fatal(e.error.__cause__) for e in exchanges if e.error):
+            runtime.exit_soon()
         return [exchange.body for exchange in exchanges]
 
     def _read(self, fields: dict[str, Any], exchange: Exchange) -> None:
@@ -182,19 +159,38 @@ class BatchHandler(BaseHandler):  # type: ignore[misc]
         if exchange.headers.get("describe") == "True":
             exchange.body = answer.dump(answer.to_jsonable(self.describe_handle()))
             return
-        exchange.request = payload.parse(fields, exchange.headers, self.raw, self.expects)
+        exchange.request = payload.parse(fields, exchange.headers, self.raw, self.expects, self.max_request_instances)
+        if exchange.explains and len(exchange.request.instances) > 1:
+            raise BadInput("an explanation is of one instance; send one", kind="explain")
         pairs = zip(exchange.request.instances, exchange.request.places, strict=True)
         exchange.rows = [Row(value, exchange, place) for value, place in pairs]
 
     def _run_all(self, exchanges: Iterable[Exchange], clock: StageClock) -> None:
-        """All rows through the model, `max_instances` at a time; requests for an explanation one by one."""
-        rows = [row for e in exchanges if not _explains(e) for row in e.rows]
+        """All rows through the model, `max_instances` at a time; requests for an explanation one by one.
+
+        Requests with few instances come first: one that brings thousands, and may run into the deadline, keeps nobody waiting.
+        """
+        rows = [row for e in sorted(exchanges, key=lambda e: len(e.rows)) if not e.explains for row in e.rows]
         for start in range(0, len(rows), self.max_instances):
-            self._run([row for row in rows[start : start + self.max_instances] if not row.owner.error], clock)
-        for exchange in (e for e in exchanges if _explains(e) and not e.error):
+            chunk = [row for row in rows[start : start + self.max_instances] if not row.owner.error]
+            self._check_time(chunk)
+            self._run([row for row in chunk if not row.owner.error], clock)
+            for row in chunk:
+                row.pop("item", None)  # decoded pictures of thousands of instances would not fit
+        for exchange in (e for e in exchanges if e.explains and not e.error):
             with clock.stage("inference"):
                 for row in exchange.rows:
                     self._guard(exchange, self._explain, row)
+
+    def _check_time(self, rows: list[Row]) -> None:
+        """Past the deadline a request fails by its own size, before TorchServe ends the worker and all its requests with it."""
+        if time.monotonic() > self.deadline_s:
+            for row in rows:
+                self._fail(row.owner, self._too_slow(), row.place)
+
+    def _too_slow(self) -> BadInput:
+        limit = f"the {self.budget_s:g} s that a batch may take (half of responseTimeout)"
+        return BadInput(f"the request was not done within {limit}; send fewer or smaller instances", 413, kind="too_slow")
 
     def _run(self, rows: list[Row], clock: StageClock) -> None:
         """The three stages; what fails is narrowed down to the rows whose fault it is."""
@@ -248,6 +244,8 @@ class BatchHandler(BaseHandler):  # type: ignore[misc]
             if "item" in row or owner in failed_owners:
                 continue
             try:
+                if time.monotonic() > self.deadline_s:
+                    raise self._too_slow()
                 row["item"] = decode(row["data"])
             except Exception as error:
                 errors[index] = error
@@ -366,10 +364,6 @@ class _WrongCount(Exception):
 def _status(error: RequestError) -> int:
     """The error's status; 500 for one that HTTP does not know, which would fail the whole batch."""
     return int(error.status) if error.status in ERROR_STATUSES else 500
-
-
-def _explains(exchange: Exchange) -> bool:
-    return exchange.headers.get("explain") == "True"
 
 
 def _headers(context: Any, index: int) -> dict[str, str]:

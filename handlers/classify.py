@@ -32,7 +32,7 @@ def read_labels(model_dir: Path) -> dict[str, Any] | None:
     """Class index as text -> name, from labels.txt (a name a line) or TorchServe's index_to_name.json; None without either."""
     lines, mapping = model_dir / "labels.txt", model_dir / "index_to_name.json"
     if lines.is_file():
-        return {str(i): name for i, name in enumerate(lines.read_text(encoding="utf-8").splitlines())}
+        return {str(i): name for i, name in enumerate(lines.read_text(encoding="utf-8-sig").splitlines())}
     if mapping.is_file():
         read = json.loads(mapping.read_text(encoding="utf-8"))
         if not isinstance(read, dict):

@@ -20,6 +20,8 @@ class ObjectDetector(ImageHandler):
     "scores"}, as torchvision's detection models do. model-config.yaml: `min_score` (0.5), `max_pixels`, `background`.
     """
 
+    chunk = 4  # pictures come at full size: 150 MB each at 50 million pixels, and floats of them
+
     def prepare(self) -> None:
         """Reads min_score."""
         super().prepare()

@@ -6,6 +6,7 @@ seconds, and its pattern for numbers knows no exponent with a plus sign.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -40,7 +41,7 @@ class Metrics:
 
     def bad_input(self, kind: str) -> None:
         """One request answered 4xx."""
-        self._observe(BAD, 1, kind)
+        self._observe(BAD, 1, re.sub(r"\W", "_", kind))  # a comma or colon would split TorchServe's log line
 
     def _observe(self, name: str, value: float, *labels: str) -> None:
         if name in self.series:

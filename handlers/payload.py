@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -20,6 +21,8 @@ Raw = Literal["bytes", "text", "json"]
 
 WRAPPERS = ("data", "body", "b64")
 JSON_STARTS = (b"{", b"[", b'"')
+BLANKS = b"\xef\xbb\xbf \t\r\n"  # the UTF-8 byte order mark and white space
+MOST = 4096  # instances in one request
 MAX_RANK = 8  # dimensions of a KServe v2 tensor
 MAX_SIDE = 2**31 - 1  # values along one of them
 INTEGERS = {
@@ -27,7 +30,7 @@ INTEGERS = {
     for sign in ("", "U")
     for bits in (8, 16, 32, 64)
 }
-FLOATS = ("FP16", "FP32", "FP64", "BF16")
+FLOATS = {"FP16": 65504.0, "FP32": 3.4028235e38, "FP64": sys.float_info.max, "BF16": 3.3895314e38}  # largest finite value
 
 
 @dataclass(frozen=True)
@@ -49,10 +52,14 @@ class Request:
 
 def lower_headers(headers: Mapping[str, Any] | None) -> dict[str, str]:
     """Header names in lower case; TorchServe keeps the client's spelling, and mixes in a dict for each form field, dropped here."""
-    return {str(name).lower(): value for name, value in (headers or {}).items() if isinstance(value, str)}
+    texts = {str(name): value for name, value in (headers or {}).items() if isinstance(value, str)}
+    exact = {
+        name: value for name, value in texts.items() if name == name.lower()
+    }  # TorchServe's own, such as explain, win over a client's Explain
+    return {name.lower(): value for name, value in texts.items()} | exact
 
 
-def parse(fields: Mapping[str, Any], headers: Mapping[str, str], raw: Raw, expects: str) -> Request:
+def parse(fields: Mapping[str, Any], headers: Mapping[str, str], raw: Raw, expects: str, most: int = MOST) -> Request:
     """Reads one request.
 
     Args:
@@ -60,6 +67,7 @@ def parse(fields: Mapping[str, Any], headers: Mapping[str, str], raw: Raw, expec
         headers: request headers, lower-case names.
         raw: what a body is that is not JSON: an instance of bytes, of text, or nothing (every body is JSON).
         expects: what the model wants, for messages.
+        most: instances that one request may hold.
 
     Raises:
         BadInput: the request is empty, ambiguous, or not what its type or protocol says.
@@ -68,22 +76,22 @@ def parse(fields: Mapping[str, Any], headers: Mapping[str, str], raw: Raw, expec
         raise BadInput("the binary tensor extension is not supported; send the tensor's data as JSON", 415, kind="unsupported")
     value = _decode(_field(fields, headers, expects), _media_type(headers), raw, expects)
     if isinstance(value, dict):
-        return _enveloped(value, expects)
+        return _enveloped(value, expects, most)
     return Request([value], ["body"])
 
 
 def _field(fields: Mapping[str, Any], headers: Mapping[str, str], expects: str) -> Any:
     """The one field that holds the request: data, body, or the only one."""
     name = next((name for name in ("data", "body") if name in fields), None)
+    if name is None and _media_type(headers) == "application/x-www-form-urlencoded":
+        hint = "which is what curl -d sends: add -H 'Content-Type: application/json' (or text/plain), or use -T FILE"
+        raise BadInput(f"the body came as a form without a field called data, {hint}; send {expects}", kind="form")
     if name is None and len(fields) > 1:
         names = ", ".join(sorted(str(name)[:40] for name in fields)[:8])
         raise BadInput(f"several fields ({names}) and none is called data; send one, or JSON instances", kind="ambiguous")
     value = next(iter(fields.values()), None) if name is None else fields[name]
     if (isinstance(value, (bytes, bytearray, str)) and not value) or (value is None and not fields):
-        hint = ""
-        if "x-www-form-urlencoded" in headers.get("content-type", "").lower():
-            hint = "; it came as a form, which is what curl -d sends: add -H 'Content-Type: application/json', or use -T FILE"
-        raise BadInput(f"the request is empty; send {expects}{hint}", kind="empty")
+        raise BadInput(f"the request is empty; send {expects}", kind="empty")
     return value
 
 
@@ -104,7 +112,7 @@ def _decode(value: Any, media_type: str, raw: Raw, expects: str) -> Any:
         return parse_json(value, expects)
     if media_type.startswith("text/") and raw == "text":
         return _text(value)
-    if bytes(value[:64]).lstrip(b"\xef\xbb\xbf \t\r\n").startswith(JSON_STARTS):
+    if (value[:64].lstrip(BLANKS) or value.lstrip(BLANKS)).startswith(JSON_STARTS):
         try:
             return parse_json(value, expects)
         except BadInput:
@@ -137,12 +145,12 @@ def _no_constant(name: str) -> None:
     raise BadInput(f"{name} is not JSON; send finite numbers", kind="json")
 
 
-def _enveloped(value: dict[str, Any], expects: str) -> Request:
+def _enveloped(value: dict[str, Any], expects: str, most: int) -> Request:
     """A JSON object: KServe v1, KServe v2, or {"data": ...}."""
     if "instances" in value:
-        return _v1(value["instances"], expects)
+        return _v1(value["instances"], expects, most)
     if "inputs" in value:
-        return _v2(value, expects)
+        return _v2(value, most)
     inner, place = unwrap(value, "")
     if inner is value:
         keys = ", ".join(repr(key[:40]) for key in list(value)[:8])
@@ -162,14 +170,15 @@ def unwrap(value: Any, place: str) -> tuple[Any, str]:
     return value, place
 
 
-def _v1(instances: Any, expects: str) -> Request:
+def _v1(instances: Any, expects: str, most: int) -> Request:
     if not isinstance(instances, list) or not instances:
         raise BadInput(f"must be a list of at least one instance; send {expects}", at="instances", kind="envelope")
+    _check_count(len(instances), most, "instances")
     pairs = [unwrap(value, f"instances[{i}]") for i, value in enumerate(instances)]
     return Request([value for value, _ in pairs], [place for _, place in pairs], "v1")
 
 
-def _v2(body: dict[str, Any], expects: str) -> Request:
+def _v2(body: dict[str, Any], most: int) -> Request:
     """One input tensor, its first dimension the instances."""
     inputs, request_id = body["inputs"], body.get("id")
     if not isinstance(inputs, list) or len(inputs) != 1 or not isinstance(inputs[0], dict):
@@ -181,11 +190,19 @@ def _v2(body: dict[str, Any], expects: str) -> Request:
     if missing:
         raise BadInput(f"has no {' and no '.join(missing)}", at="inputs[0]", kind="envelope")
     shape, datatype = _shape(tensor["shape"]), tensor["datatype"]
+    _check_count(shape[0], most, "inputs[0]")
     flat = _flat(tensor["data"], shape, datatype)
     step = math.prod(shape[1:])
     inner = [] if datatype == "BYTES" and shape[1:] == [1] else shape[1:]  # BYTES tensors come as (B) and as (B, 1)
     instances = [_nest(flat[i * step : (i + 1) * step], inner) for i in range(shape[0])]
     return Request(instances, [f"inputs[0].data[{i}]" for i in range(shape[0])], "v2", request_id)
+
+
+def _check_count(count: int, most: int, place: str) -> None:
+    if count > most:
+        raise BadInput(
+            f"holds {count} instances, more than the {most} that one request may; send several requests", 413, place, "too_large"
+        )
 
 
 def _shape(shape: Any) -> list[int]:
@@ -243,8 +260,8 @@ def _fits(value: Any, datatype: Any) -> bool:
         return isinstance(value, str)
     if datatype == "BOOL":
         return isinstance(value, bool)
-    if datatype in FLOATS:
-        return type(value) in (int, float)
+    if isinstance(datatype, str) and datatype in FLOATS:
+        return type(value) in (int, float) and -FLOATS[datatype] <= value <= FLOATS[datatype]
     if isinstance(datatype, str) and datatype in INTEGERS:
         low, high = INTEGERS[datatype]
         return type(value) is int and low <= value <= high
@@ -259,3 +276,9 @@ def _nest(flat: list[Any], shape: list[int]) -> Any:
     for size in reversed(shape[1:]):
         flat = [flat[i : i + size] for i in range(0, len(flat), size)]
     return flat
+
+
+def kind_of(value: Any) -> str:
+    """JSON's word for a value's kind, with its article."""
+    words = {type(None): "null", bool: "a boolean", str: "a text", dict: "an object", list: "a list", int: "a number", float: "a number"}
+    return words.get(type(value), type(value).__name__)

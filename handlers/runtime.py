@@ -8,6 +8,7 @@ import inspect
 import logging
 import math
 import os
+import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -72,7 +73,7 @@ def _load_torchscript(path: Path, device: torch.device) -> Callable[..., Any]:
         model = torch.jit.load(path, map_location=device)  # type: ignore[no-untyped-call]
     except Exception as error:
         raise ModelLoadError(
-            f"{path.name} is not TorchScript: {str(error).splitlines()[0]}. A state_dict needs its model file beside it "
+            f"{path.name} is not TorchScript: {_first_line(error)}. A state_dict needs its model file beside it "
             f"(model.py in the model's folder, --model-file for the archiver); or export the model with torch.export to .pt2"
         ) from error
     return model.eval()  # type: ignore[no-any-return]
@@ -85,7 +86,7 @@ def _load_state_dict(path: Path, model_file: Path, config: Mapping[str, Any], de
     except Exception as error:
         raise ModelLoadError(
             f"{path.name} beside {model_file.name} must be a state_dict, as torch.save(model.state_dict(), ...) writes it; "
-            f"torch.load(weights_only=True) says: {str(error).splitlines()[0]}"
+            f"torch.load(weights_only=True) says: {_first_line(error)}"
         ) from error
     model = _model_class(model_file, config)()
     try:
@@ -117,28 +118,46 @@ def _load_onnx(path: Path, device: torch.device) -> Callable[..., Any]:
         import onnxruntime
     except ImportError:
         raise ModelLoadError(f"{path.name} needs onnxruntime: pip install onnxruntime") from None
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = torch.get_num_threads()
     wanted = ["CUDAExecutionProvider"] if device.type == "cuda" else []
     providers = [p for p in [*wanted, "CPUExecutionProvider"] if p in onnxruntime.get_available_providers()]
     try:
-        return OnnxModel(onnxruntime.InferenceSession(path, options, providers=providers))
+        return OnnxModel(path, providers)
     except Exception as error:
         raise ModelLoadError(f"{path.name} is not an ONNX model that onnxruntime reads: {error}") from error
 
 
 class OnnxModel:
-    """An onnxruntime session that takes and gives torch tensors, as a torch module does."""
+    """An onnxruntime session that takes and gives torch tensors, as a torch module does.
 
-    def __init__(self, session: Any) -> None:
-        self.session = session
-        self.names = [node.name for node in session.get_inputs()]
+    A session's threads are fixed when it is made, so it is made anew when the worker's share of the cores has changed.
+    """
+
+    def __init__(self, path: Path, providers: list[str]) -> None:
+        self.path = path
+        self.providers = providers
+        self.threads = 0
+        self._follow_threads()
+        self.names = [node.name for node in self.session.get_inputs()]
+
+    def _follow_threads(self) -> None:
+        import onnxruntime
+
+        if self.threads != torch.get_num_threads():
+            self.threads = torch.get_num_threads()
+            options = onnxruntime.SessionOptions()
+            options.intra_op_num_threads = self.threads
+            self.session = onnxruntime.InferenceSession(self.path, options, providers=self.providers)
 
     def __call__(self, *inputs: torch.Tensor) -> Any:
         """One tensor an input, in the graph's order; one output comes as a tensor, several as a tuple."""
+        self._follow_threads()
         fed = {name: tensor.detach().cpu().numpy() for name, tensor in zip(self.names, inputs, strict=True)}
         outputs = tuple(torch.from_numpy(array) for array in self.session.run(None, fed))
         return outputs[0] if len(outputs) == 1 else outputs
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def cores() -> int:
@@ -204,6 +223,20 @@ class Threads:
             torch.set_num_threads(due)
             self.current = due
             logger.info("torch threads: %d (cores %d, workers %d)", due, cores(), live_workers())
+
+
+DRAIN_S = 1.0
+
+
+def is_fatal(error: BaseException | None) -> bool:
+    """True for a CUDA error after which every later call of this process fails too; running out of memory is not one."""
+    return "CUDA error" in str(error) and "out of memory" not in str(error)
+
+
+def exit_soon() -> None:
+    """Ends the worker once its answers are out, so that TorchServe starts a sound one; it would look healthy for ever otherwise."""
+    logger.error("the GPU context is broken; the worker ends itself")
+    threading.Timer(DRAIN_S, os._exit, (70,)).start()
 
 
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3  # malloc.h

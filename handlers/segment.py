@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 from .errors import ModelLoadError
-from .image import INTERPOLATIONS, ImageHandler, pixels
+from .image import ImageHandler, pixels
 
 
 class ImageSegmenter(ImageHandler):
@@ -29,7 +29,7 @@ class ImageSegmenter(ImageHandler):
         if not isinstance(size, list) or len(size) != 2 or not all(isinstance(n, int) and n > 0 for n in size):
             raise ModelLoadError(f"model-config.yaml: size must be [height, width] in pixels, not {size!r}")
         self.height, self.width = size
-        self.interpolation = INTERPOLATIONS[self.config.get("interpolation", "bilinear")]
+        self.interpolation = self.interpolation_of(self.config.get("interpolation", "bilinear"))
 
     def preprocess(self, data: Sequence[Any]) -> torch.Tensor:
         """Rows of picture files -> float32 (B, 3, height, width)."""

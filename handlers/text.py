@@ -9,8 +9,8 @@ import torch
 
 from .batch import BatchHandler
 from .classify import top_labels
-from .errors import BadInput, ModelLoadError
-from .payload import Raw
+from .errors import BadInput, BadRows, ModelLoadError
+from .payload import Raw, kind_of
 
 CHARACTERS_PER_TOKEN = 128  # more than any token of a real text; what lies beyond window x 128 is cut before it costs time
 
@@ -43,6 +43,11 @@ class TextHandler(BatchHandler):
         """Rows of texts -> token ids and mask, int64 (B, L) each, L the longest of the batch."""
         texts = self.each(self.decode, data)
         encodings = self.tokenizer.encode_batch(texts)
+        silent = {
+            i: BadInput("the text has no character that the model knows", kind="empty") for i, e in enumerate(encodings) if _is_silent(e)
+        }
+        if silent:
+            raise BadRows(dict(silent))
         for row, text, encoding in zip(data, texts, encodings, strict=True):
             if encoding.overflowing or len(text) < len(row["data"].strip()):
                 row.notes["truncated"] = True
@@ -53,7 +58,7 @@ class TextHandler(BatchHandler):
     def decode(self, value: Any) -> str:
         """An instance -> its text, cut where no window could reach."""
         if not isinstance(value, str):
-            raise BadInput(f'must be a text, not {_name(value)}; several texts go as {{"instances": [...]}}', kind="type")
+            raise BadInput(f'must be a text, not {kind_of(value)}; several texts go as {{"instances": [...]}}', kind="type")
         if not value.strip():
             raise BadInput("the text is empty", kind="empty")
         try:
@@ -85,5 +90,6 @@ class TextClassifier(TextHandler):
         return top_labels(data, self.top_k, self.mapping)
 
 
-def _name(value: Any) -> str:
-    return {type(None): "null", dict: "an object", list: "a list", bool: "a boolean"}.get(type(value), f"a {type(value).__name__}")
+def _is_silent(encoding: Any) -> bool:
+    """Nothing but special tokens: control characters and the like, which would all get the same vector."""
+    return all(encoding.special_tokens_mask)

@@ -11,7 +11,7 @@ import torch
 from .batch import BatchHandler
 from .classify import top_labels
 from .errors import BadInput, ModelLoadError
-from .payload import Raw
+from .payload import Raw, kind_of
 
 FLOAT32_MAX = torch.finfo(torch.float32).max
 
@@ -65,7 +65,7 @@ class VectorClassifier(BatchHandler):
 
     def _wrong_shape(self, value: Any, shape: tuple[int, ...] | None) -> BadInput:
         accepted = " or ".join("x".join(map(str, s)) for s in self.shapes)
-        got = f"a {_name(value)}" if shape == () else "lists of unequal length or depth" if shape is None else "x".join(map(str, shape))
+        got = f"{kind_of(value)}" if shape == () else "lists of unequal length or depth" if shape is None else "x".join(map(str, shape))
         hint = '; several instances go as {"instances": [...]}' if shape and shape[1:] in self.shapes else ""
         return BadInput(f"must be {self.expects} as {accepted}, not {got}{hint}", kind="shape")
 
@@ -73,7 +73,7 @@ class VectorClassifier(BatchHandler):
         for index, number in enumerate(flat):
             at = "".join(f"[{i}]" for i in _unravel(index, shape))
             if type(number) not in (int, float):
-                raise BadInput(f"must be a number, not {_name(number)}", at=at, kind="type")
+                raise BadInput(f"must be a number, not {kind_of(number)}", at=at, kind="type")
             if not _finite([number]):
                 raise BadInput("must be a finite number (float32)", at=at, kind="range")
             if not self.low <= number <= self.high:
@@ -104,9 +104,3 @@ def _unravel(index: int, shape: tuple[int, ...]) -> list[int]:
         index, rest = divmod(index, size)
         places.insert(0, rest)
     return places
-
-
-def _name(value: Any) -> str:
-    """JSON's word for a value's type."""
-    words = {type(None): "null", bool: "boolean", str: "string", dict: "object", list: "list", int: "number", float: "number"}
-    return words.get(type(value), type(value).__name__)

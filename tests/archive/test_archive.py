@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -11,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from batchline.archive import build, check
+from batchline.archive import build, check, make_weights
 from batchline.errors import ArchiveError
+from batchline.recipe import read_recipe
 from tests import checkout
 from tests.harness import ROOT, STORE
 
@@ -126,6 +128,95 @@ def test_the_command_line_prints_one_message(models: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, cwd=models)
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
     assert "Traceback" not in done.stderr and "nowhere" in done.stderr
+
+
+def test_everything_in_the_folder_is_shipped_but_what_makes_it(models: Path) -> None:
+    folder = models / "tiny"
+    texts = {
+        "helpers.py": "WORD = 'kept'\n",
+        "vocab/words.txt": "a b c",
+        "vocab/deep/more.bin": "\x00",
+        "labels.txt": "zero\none\n",
+        "samples/a.json": json.dumps([1.0] * 64),
+        "notes.md": "notes",
+    }
+    left_out = (".secret", ".cache/x", "__pycache__/helpers.cpython-311.pyc", "vocab/.hidden", "vocab/__pycache__/x.pyc")
+    for name in (*texts, *left_out):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(texts.get(name, "secret"))
+    (folder / "handler.py").write_text("import helpers\n\nassert helpers.WORD == 'kept'\n" + HANDLER)
+    (folder / "requirements.txt").write_text("six\n")
+    with zipfile.ZipFile(make(models)) as archive:
+        shipped = {name for name in archive.namelist() if not name.startswith("batchline/") and not name.endswith("/")}
+        assert {name: archive.read(name).decode() for name in texts} == texts
+        manifest = json.loads(archive.read("MAR-INF/MANIFEST.json"))["model"]
+    entry = {"handler.py", "model-config.yaml", "model.pt2", "requirements.txt", "MAR-INF/MANIFEST.json"}
+    assert shipped == {*texts, *entry}
+    assert manifest["requirementsFile"] == "requirements.txt"
+
+
+def test_without_requirements_the_manifest_names_none(models: Path) -> None:
+    with zipfile.ZipFile(make(models)) as archive:
+        assert "requirementsFile" not in json.loads(archive.read("MAR-INF/MANIFEST.json"))["model"]
+
+
+@pytest.mark.parametrize("name", ["queue.py", "torch/__init__.py", "batchline/x.txt", "numpy.py", "json/data.csv"])
+def test_a_file_that_would_hide_a_module(models: Path, name: str) -> None:
+    (models / "tiny" / name).parent.mkdir(exist_ok=True)
+    (models / "tiny" / name).write_text("")
+    top = name.split("/")[0]
+    with pytest.raises(ArchiveError) as caught:
+        make(models)
+    assert str(caught.value).startswith(f"{models / 'tiny' / top} would hide the module {top.removesuffix('.py')}")
+    assert not list(models.parent.glob("store/*"))
+
+
+@pytest.mark.parametrize("name", ["queue.txt", "torch.json"])
+def test_a_file_that_hides_nothing(models: Path, name: str) -> None:
+    (models / "tiny" / name).write_text("x")
+    with zipfile.ZipFile(make(models)) as archive:
+        assert archive.read(name) == b"x"
+
+
+EXPORT = """
+import sys
+from pathlib import Path
+out = Path(sys.argv[1])
+(out / "model.pt2").write_bytes(Path(__file__).with_name("data.csv").read_bytes())
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "again"),
+    [
+        ("data.csv", True),
+        ("export.py", True),
+        ("net/layers.py", True),
+        ("handler.py", False),
+        ("labels.txt", False),
+        ("model-config.yaml", False),
+        ("samples/a.json", False),
+    ],
+)
+def test_weights_are_made_again_when_what_export_may_read_is_newer(models: Path, name: str, again: bool) -> None:
+    folder, build_dir = models / "tiny", models.parent / "build"
+    (folder / "model.pt2").unlink()
+    (folder / "export.py").write_text(EXPORT)
+    for other in ("data.csv", "net/layers.py", "labels.txt", "samples/a.json"):
+        (folder / other).parent.mkdir(exist_ok=True)
+        (folder / other).write_text("first")
+    for path in folder.rglob("*"):
+        os.utime(path, (1, 1))
+    recipe = read_recipe("tiny", models)
+    weights = make_weights(recipe, build_dir) / "model.pt2"
+    assert weights.read_bytes() == b"first"
+    made = weights.stat()
+    assert (make_weights(recipe, build_dir) / "model.pt2").stat().st_mtime_ns == made.st_mtime_ns
+    weights.write_bytes(b"old")
+    os.utime(weights, (1000, 1000))
+    os.utime(folder / name, (2000, 2000))
+    make_weights(recipe, build_dir)
+    assert weights.read_bytes() == (b"first" if again else b"old")
 
 
 def built(text: str) -> list[str]:

@@ -3,9 +3,11 @@ from __future__ import annotations
 import base64
 import io
 import logging
+import math
 import re
 import sys
 import time
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -136,6 +138,99 @@ def test_a_bad_instance_fails_its_request_and_names_its_place(make: Make, calls:
     assert bad.status == 400
     assert bad.json["message"].startswith("instances[1]: ")
     assert good.json == [6, 3]
+
+
+def test_more_instances_than_a_request_may_hold(make: Make, calls: Callable[[Worker], list[int]]) -> None:
+    worker = make(max_request_instances=3)
+    sizes = calls(worker)
+    many, most, one = worker.send(request({"instances": [[1, 2, 3]] * 4}), request({"instances": [[1, 2, 3]] * 3}), request([4, 5, 6]))
+    assert statuses([many, most, one]) == [413, 200, 200]
+    assert many.json["message"].startswith("instances: holds 4 instances, more than the 3")
+    assert sizes == [4]  # the other two
+
+
+def test_decoded_items_are_dropped_after_each_chunk(make: Make) -> None:
+    decoded: list[weakref.ref[torch.Tensor]] = []
+    alive: list[int] = []
+
+    class Handler(BatchHandler):
+        def decode(self, value: Any) -> torch.Tensor:
+            item = torch.tensor(value, dtype=torch.float32)
+            decoded.append(weakref.ref(item))
+            return item
+
+        def preprocess(self, data: Any) -> torch.Tensor:
+            return torch.stack(self.each(self.decode, data))
+
+        def inference(self, data: Any, *args: Any, **kwargs: Any) -> Any:
+            alive.append(sum(item() is not None for item in decoded))
+            return super().inference(data, *args, **kwargs)
+
+    worker = make(Handler, max_instances=2)
+    replies = worker.send(request({"instances": [[i, 0, 0] for i in range(5)]}), request([9, 0, 0]))
+    assert [reply.json for reply in replies] == [{"predictions": [[i, i] for i in range(5)]}, [9, 9]]
+    assert alive == [2, 2, 2]
+
+
+# ---- the deadline
+
+
+@pytest.mark.parametrize(("config", "budget_s"), [({}, 60), ({"responseTimeout": 30}, 15), ({"responseTimeout": 1}, 0.5)])
+def test_a_batch_may_take_half_of_the_response_timeout(make: Make, config: dict[str, Any], budget_s: float) -> None:
+    worker = make(**config)
+    assert worker.handler.budget_s == budget_s
+    before = time.monotonic()
+    assert worker.one([1, 2, 3]).json == [6, 3]
+    assert before + budget_s <= worker.handler.deadline_s <= time.monotonic() + budget_s
+
+
+def test_past_the_deadline_no_chunk_is_begun_and_small_requests_came_first(
+    make: Make, calls: Callable[[Worker], list[int]], caplog: pytest.LogCaptureFixture
+) -> None:
+    class Late(BatchHandler):
+        """Time is up once the first chunk is through; decodes by itself, as a user's stage may."""
+
+        def preprocess(self, data: Any) -> torch.Tensor:
+            return torch.tensor([row["data"] for row in data], dtype=torch.float32)
+
+        def postprocess(self, data: torch.Tensor) -> list[Any]:
+            self.deadline_s = -math.inf
+            return super().postprocess(data)
+
+    worker = make(Late, max_instances=3, responseTimeout=60)
+    sizes = calls(worker)
+    with caplog.at_level(logging.INFO, "ts.metrics.caching_metric"):
+        large, small, pair = worker.send(
+            request({"instances": [[1, 1, 1]] * 50}), request([1, 2, 3]), request({"instances": [[4, 5, 6], [7, 8, 9]]})
+        )
+    assert statuses([large, small, pair]) == [413, 200, 200]
+    assert small.json == [6, 3]
+    assert pair.json == {"predictions": [[15, 6], [24, 9]]}
+    assert sizes == [3]
+    assert "not done within the 30 s that a batch may take (half of responseTimeout)" in large.json["message"]
+    assert "kind:too_slow" in caplog.text
+    assert worker.one([1, 2, 3]).json == [6, 3]  # the next batch has a deadline of its own
+
+
+def test_past_the_deadline_no_row_is_decoded(make: Make) -> None:
+    decoded: list[Any] = []
+
+    class Late(BatchHandler):
+        """Time is up once the second row is decoded."""
+
+        def preprocess(self, data: Any) -> torch.Tensor:
+            def decode(value: Any) -> torch.Tensor:
+                decoded.append(value)
+                if len(decoded) == 2:
+                    self.deadline_s = -math.inf
+                return torch.tensor(value, dtype=torch.float32)
+
+            return torch.stack(self.each(decode, data))
+
+    replies = make(Late).send(request([1, 2, 3]), request([4, 5, 6]), request([7, 8, 9]), request({"instances": [[1, 1, 1]] * 9}))
+    assert statuses(replies) == [200, 200, 413, 413]
+    assert [reply.json for reply in replies[:2]] == [[6, 3], [15, 6]]
+    assert decoded == [[1, 2, 3], [4, 5, 6]]
 
 
 # ---- what a user's stage may do
@@ -300,6 +395,26 @@ def test_without_explanations_501_and_the_neighbours_are_served(digits: Worker, 
         assert explained.json["type"] == "NotSupported"
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"instances": [ROW, ROW]},
+        {"inputs": [{"name": "x", "shape": [2, 64], "datatype": "FP32", "data": ROW + ROW}]},
+    ],
+)
+def test_an_explanation_is_of_one_instance(digits: Worker, body: dict[str, Any]) -> None:
+    explain = {"explain": "True"}
+    several, single, plain = digits.send(request(body, headers=explain), request({"instances": [ROW]}, headers=explain), request(body))
+    assert statuses([several, single, plain]) == [400, 501, 200]
+    assert "an explanation is of one instance" in several.json["message"]
+
+
+@pytest.mark.parametrize(("sent", "status"), [({"explain": "True", "Explain": "False"}, 501), ({"Explain": "True", "explain": "no"}, 200)])
+def test_torchserves_own_explain_wins_over_the_clients(digits: Worker, sent: dict[str, str], status: int) -> None:
+    replies = digits.send(request(ROW, headers=sent), request(ROW, headers=dict(reversed(sent.items()))))
+    assert statuses(replies) == [status, status]
+
+
 def test_explanations_of_pictures(efficientnet: Worker, samples: dict[str, bytes]) -> None:
     pytest.importorskip("captum")
     explain = {"explain": "True"}
@@ -380,15 +495,28 @@ def test_metrics_in_the_form_that_torchserve_reads(digits: Worker, caplog: pytes
     assert next(match[3] for match in ours if match[1] == "batchline_batch_size") == "3"
 
 
+def test_a_users_own_kind_does_not_split_the_log_line(make: Make, caplog: pytest.LogCaptureFixture) -> None:
+    class Handler(BatchHandler):
+        def preprocess(self, data: Any) -> Any:
+            raise BadInput("no", kind="a:b,c|#d e")
+
+    with caplog.at_level(logging.INFO, "ts.metrics.caching_metric"):
+        assert statuses(make(Handler).send(request([1, 2, 3]))) == [400]
+    lines = [match for match in map(METRIC.fullmatch, (record.getMessage() for record in caplog.records)) if match]
+    assert ("batchline_bad_input_total", "ModelName:sum,kind:a_b_c__d_e") in [(match[1], match[4]) for match in lines]
+
+
 # ---- nothing is left behind
 
 
 def test_a_handler_keeps_nothing_of_a_request(digits: Worker) -> None:
     digits.send(request(ROW), BAD)
-    before = {name: id(value) for name, value in vars(digits.handler).items()}
+    kept = [name for name in vars(digits.handler) if name != "deadline_s"]  # a time, of each batch its own
+    before = {name: id(getattr(digits.handler, name)) for name in kept}
     for _ in range(20):
         digits.send(request(ROW), BAD, request({"id": "x", "instances": [ROW]}))
-    assert {name: id(value) for name, value in vars(digits.handler).items()} == before
+    assert {name: id(getattr(digits.handler, name)) for name in kept} == before
+    assert set(vars(digits.handler)) == {*kept, "deadline_s"}
 
 
 def test_memory_does_not_grow_over_requests_of_varied_size(efficientnet: Worker, minilm: Worker) -> None:

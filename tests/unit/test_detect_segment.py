@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import base64
 import io
-import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,12 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from batchline.handlers import ImageSegmenter, ObjectDetector, TextClassifier
+from batchline.handlers import ImageClassifier, ImageSegmenter, ObjectDetector
+from batchline.handlers.errors import ModelLoadError
 from PIL import Image
 from torchvision.models.detection import fasterrcnn_mobilenet_v3_large_320_fpn
 from torchvision.models.segmentation import lraspp_mobilenet_v3_large
 
 from tests.harness import Worker, load, request
+from tests.unit.conftest import Shades, facts, save_shades
 
 DETECTOR_FILE = """
 from torchvision.models.detection import fasterrcnn_mobilenet_v3_large_320_fpn
@@ -31,10 +32,6 @@ def build():
 """
 LABELS = ["background", "cup", "spoon", "plate", "table"]
 BAD = request(b"not a picture", "image/png")
-
-
-def facts(name: str, **model: str) -> dict[str, Any]:
-    return {"model": {"modelName": name, "modelVersion": "1.0", **model}}
 
 
 def archive(folder: Path, model: torch.nn.Module, model_file: str, stem: str) -> dict[str, Any]:
@@ -127,6 +124,30 @@ def test_detections_in_v2_are_json_texts(detector: Worker, pictures: list[Image.
     assert all(tensor["shape"][0] == 2 for tensor in reply.json["outputs"])
 
 
+@pytest.mark.parametrize(("size", "status"), [((101, 1), 400), ((1, 101), 400), ((202, 2), 400), ((100, 1), 200), ((2, 200), 200)])
+def test_a_strip_is_refused_beside_a_picture(detector: Worker, pictures: list[Image.Image], size: tuple[int, int], status: int) -> None:
+    strip, plain = detector.send(request(png(Image.new("RGB", size))), request(png(pictures[0])))
+    assert (strip.status, plain.status) == (status, 200)
+    if status == 400:
+        assert f"{size[0]} x {size[1]}, differ by more than 100 to 1" in strip.json["message"]
+        assert plain.body == detector.one(png(pictures[0])).body
+
+
+def test_pictures_of_full_size_go_four_at_a_time(dots: Worker, pictures: list[Image.Image], monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    model = dots.handler.model
+
+    def counted(found: list[torch.Tensor]) -> Any:
+        sizes.append(len(found))
+        return model(found)
+
+    monkeypatch.setattr(dots.handler, "model", counted)
+    texts = [base64.b64encode(png(pictures[i % 2])).decode() for i in range(9)]
+    reply, single = dots.send(request({"instances": texts}), request(png(pictures[1])))
+    assert sizes == [4, 4, 2]
+    assert reply.json["predictions"] == [reply.json["predictions"][0], single.json] * 4 + [reply.json["predictions"][0]]
+
+
 # ---- segmentation
 
 
@@ -176,37 +197,50 @@ def test_a_bad_picture_among_masks(segmenter: Worker, pictures: list[Image.Image
     assert [first.body, second.body] == [reply.body for reply in alone]
 
 
+@pytest.mark.parametrize(("brightest", "mode"), [(255, "I;16"), (219, "I;16"), (217, "L"), (0, "L")])
+def test_a_mask_of_more_than_256_classes_is_16_bits_deep(shades: Worker, brightest: int, mode: str) -> None:
+    """300 classes: a grey of v is class v * 299 / 255, so 219 is the first beyond 255."""
+    grey = np.linspace(0, brightest, 24 * 32).round().astype(np.uint8).reshape(24, 32)
+    good, bad = shades.send(request(png(Image.fromarray(grey))), BAD)
+    assert (good.status, bad.status) == (200, 400)
+    wanted = (grey.astype(float) * 299 / 255).round().astype(int)
+    with Image.open(io.BytesIO(base64.b64decode(good.json["mask"]))) as opened:
+        assert (opened.format, opened.mode) == ("PNG", mode)
+    mask = mask_of(good.json)
+    assert np.array_equal(mask, wanted)
+    shares = {entry["index"]: entry["share"] for entry in good.json["classes"]}
+    assert shares == pytest.approx({int(i): float((wanted == i).mean()) for i in np.unique(wanted)}, abs=1e-6)
+
+
+@pytest.mark.parametrize("handler", [ImageSegmenter, ImageClassifier])
+@pytest.mark.parametrize("value", ["cubic", "", None, 2, ["bilinear"]])
+def test_an_unknown_interpolation_is_refused_at_load(handler: type, value: Any, tmp_path: Path) -> None:
+    with pytest.raises(ModelLoadError):
+        load(handler, tmp_path, config={"interpolation": value}, manifest=save_shades(tmp_path))
+
+
+def test_an_unknown_interpolation_is_told_the_known(tmp_path: Path) -> None:
+    with pytest.raises(ModelLoadError, match=r"interpolation must be one of nearest, bilinear, bicubic, lanczos, not 'cubic'"):
+        load(ImageSegmenter, tmp_path, config={"interpolation": "cubic"}, manifest=save_shades(tmp_path))
+
+
+@pytest.mark.parametrize("handler", [ImageSegmenter, ImageClassifier, ObjectDetector])
+@pytest.mark.parametrize("value", [[1.5, 0, 0], [0, 256, 0], [0, 0, -1], [True, 0, 0], [0, 0], 255, "white", [0.0, 0.0, 0.0]])
+def test_a_background_that_is_no_colour_is_refused_at_load(handler: type, value: Any, tmp_path: Path) -> None:
+    with pytest.raises(ModelLoadError, match=r"model-config\.yaml: background must be three"):
+        load(handler, tmp_path, config={"background": value}, manifest=save_shades(tmp_path))
+
+
+@pytest.mark.parametrize("value", [[0, 0, 0], [255, 255, 255], [1, 2, 3]])
+def test_the_background_of_the_configuration(value: list[int], tmp_path: Path) -> None:
+    worker = load(ImageSegmenter, tmp_path, config={"background": value, "size": [4, 4]}, manifest=save_shades(tmp_path))
+    clear = Image.new("RGBA", (4, 4), (9, 9, 9, 0))
+    assert worker.handler.picture(png(clear)).getpixel((0, 0)) == tuple(value)
+    (only,) = worker.one(png(clear)).json["classes"]
+    assert only["index"] == Shades.of(sum(value) / 3)
+
+
 # ---- texts
-
-
-class Bag(torch.nn.Module):
-    """The mean of the real tokens' vectors, and a line from it to three classes."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.embedding = torch.nn.Embedding(30522, 16)
-        self.line = torch.nn.Linear(16, 3)
-
-    def forward(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        weight = mask.unsqueeze(-1).float()
-        return self.line((self.embedding(ids) * weight).sum(1) / weight.sum(1))  # type: ignore[no-any-return]
-
-
-@pytest.fixture(scope="module")
-def bag() -> torch.nn.Module:
-    torch.manual_seed(0)
-    return Bag().eval()
-
-
-@pytest.fixture(scope="module")
-def classifier(bag: torch.nn.Module, minilm: Worker, tmp_path_factory: pytest.TempPathFactory) -> Worker:
-    folder = tmp_path_factory.mktemp("classifier")
-    ids = torch.ones(2, 5, dtype=torch.int64)
-    dims = {0: torch.export.Dim("batch"), 1: torch.export.Dim("length")}
-    torch.export.save(torch.export.export(bag, (ids, ids.clone()), dynamic_shapes=(dims, dims)), folder / "model.pt2")
-    shutil.copy(Path(minilm.handler.model_dir) / "tokenizer.json", folder)
-    (folder / "index_to_name.json").write_text('{"0": "sad", "1": ["n01", "so so"], "2": "glad"}')
-    return load(TextClassifier, folder, "mood", config={"max_tokens": 16}, manifest=facts("mood", serializedFile="model.pt2"))
 
 
 def test_text_classes_equal_a_direct_call(classifier: Worker, bag: torch.nn.Module) -> None:

@@ -12,7 +12,7 @@ import pytest
 import torch
 import torchvision.transforms as tv
 from batchline.handlers.errors import BadInput
-from batchline.handlers.image import MAX_PIXELS, decode_image, to_rgb
+from batchline.handlers.picture import BAND_ROWS, JPEG_SCANS, MAX_PIXELS, decode_image, to_rgb
 from PIL import Image, ImageCms, TiffImagePlugin
 
 from tests.harness import Worker, request
@@ -144,6 +144,72 @@ def test_floats_beyond_the_range_are_stretched() -> None:
     assert np.asarray(decode_image(save(of(ramp, "F"), "TIFF")))[0, :, 0].tolist() == [0, 64, 128, 255]
 
 
+def grey(picture: Image.Image, kind: str = "TIFF", **options: Any) -> np.ndarray[Any, Any]:
+    return np.asarray(decode_image(save(picture, kind, **options)))[:, :, 0]
+
+
+def tiff_of_12_bits(values: list[int]) -> bytes:
+    """One row of packed 12-bit grey, which Pillow reads and does not write."""
+    bits = "".join(f"{value:012b}" for value in values)
+    data = int(bits.ljust(-(-len(bits) // 8) * 8, "0"), 2).to_bytes(-(-len(bits) // 8), "big")
+    tags = {256: len(values), 257: 1, 258: 12, 259: 1, 262: 1, 273: 0, 277: 1, 278: 1, 279: len(data)}
+    tags[273] = 8 + 2 + 12 * len(tags) + 4
+    entries = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in tags.items())
+    return b"II*\x00" + struct.pack("<IH", 8, len(tags)) + entries + bytes(4) + data
+
+
+@pytest.mark.parametrize(("values", "wanted"), [([0, 2048, 4095, 4095], [0, 128, 255, 255]), ([0, 16, 0, 0], [0, 1, 0, 0])])
+def test_white_of_12_bits_is_white(values: list[int], wanted: list[int]) -> None:
+    assert np.asarray(decode_image(tiff_of_12_bits(values)))[0, :, 0].tolist() == wanted
+
+
+@pytest.mark.parametrize(
+    ("values", "wanted"),
+    [
+        ([0, 32768, 65535], [0, 128, 255]),  # 16 bits
+        ([0, 32768, 65536], [0, 128, 255]),  # beyond: from least to largest
+        ([65535, 65536, 65537], [0, 128, 255]),
+        ([-100, 0, 100], [0, 128, 255]),
+        ([-(2**31), 0, 2**31 - 1], [0, 128, 255]),
+        ([1000, 2000, 100000], [0, 3, 255]),
+    ],
+)
+def test_integers_beyond_16_bits_are_stretched(values: list[int], wanted: list[int]) -> None:
+    found = grey(of(np.array([values], np.int32), "I"))[0].astype(int)
+    assert np.abs(found - wanted).max() <= 1
+    assert found[[0, -1]].tolist() == [0, 255]
+
+
+def test_a_transparent_grey_of_16_bits_shows_the_background() -> None:
+    data = save(of(np.array([[0, 1000, 65535]], np.uint16), "I;16"), "PNG", transparency=1000)
+    assert np.asarray(decode_image(data, background=(1, 2, 3)))[0].tolist() == [[0, 0, 0], [1, 2, 3], [255, 255, 255]]
+
+
+@pytest.mark.parametrize("rows", [1, BAND_ROWS - 1, BAND_ROWS, BAND_ROWS + 1, 3 * BAND_ROWS + 7])
+@pytest.mark.parametrize(
+    ("low", "high", "kind", "black", "white"),
+    [
+        (0, 65535, np.uint16, 0, 65535),
+        (0, 65535, np.int32, 0, 65535),
+        (-(10**6), 10**6, np.int32, None, None),
+        (-3.0, 900.0, np.float32, None, None),
+        (0.0, 1.0, np.float32, 0, 1),
+        (0.0, 255.0, np.float32, 0, 255),
+    ],
+)
+def test_grey_is_scaled_by_one_rule_in_all_its_rows(
+    rows: int, low: float, high: float, kind: type[Any], black: float | None, white: float | None
+) -> None:
+    values = np.random.default_rng(rows).uniform(low, high, (rows, 5)).astype(kind)
+    values.flat[:2] = low, high
+    if values.dtype.kind == "f" and rows > BAND_ROWS:
+        values[BAND_ROWS, 0] = np.nan  # counts as black, and not in the range
+    least, most = (np.nanmin(values), np.nanmax(values)) if black is None or white is None else (black, white)
+    exact = np.nan_to_num(values.astype(np.float64), nan=float(least))
+    wanted = ((exact - float(least)) * (255 / (float(most) - float(least)))).round()
+    assert np.array_equal(grey(of(values)), wanted)
+
+
 def test_the_background_shows_through() -> None:
     clear = save(flat("RGBA", (9, 9, 9, 0)), "PNG")
     assert decode_image(clear, background=(1, 2, 3)).getpixel((0, 0)) == (1, 2, 3)
@@ -218,6 +284,8 @@ JPEG = save(of(np.random.default_rng(0).integers(0, 255, (40, 40, 3), np.uint8))
         lambda data: base64.b64encode(data).decode().rstrip("="),
         lambda data: base64.encodebytes(data).decode(),
         lambda data: "data:image/png;base64," + base64.b64encode(data).decode(),
+        lambda data: "DATA:IMAGE/PNG;BASE64," + base64.b64encode(data).decode(),
+        lambda data: "data:image/png;foo=bar;base64," + base64.b64encode(data).decode(),
         lambda data: "data:;base64," + base64.urlsafe_b64encode(data).decode().rstrip("="),
         lambda data: "  " + base64.b64encode(data).decode() + "\r\n",
         lambda data: bytearray(data),
@@ -229,7 +297,19 @@ def test_base64_in_every_spelling(data: bytes, encode: Callable[[bytes], Any]) -
 
 @pytest.mark.parametrize(
     "text",
-    ["!!!!", "AAAA*", "A", "AB=CD", "data:image/png,raw", "data:image/png;base64", "\u00e9\u00e9\u00e9\u00e9", "\ud800", "http://x/y.jpg"],
+    [
+        "!!!!",
+        "AAAA*",
+        "A",
+        "AB=CD",
+        "data:image/png,raw",
+        "DATA:image/png,raw",
+        "data:image/png;base64;foo=bar,AAAA",
+        "data:image/png;base64",
+        "\u00e9\u00e9\u00e9\u00e9",
+        "\ud800",
+        "http://x/y.jpg",
+    ],
 )
 def test_text_that_is_not_base64(text: str) -> None:
     assert refusal(text).kind == "base64"
@@ -373,6 +453,34 @@ def test_formats_that_need_an_outside_program_are_refused() -> None:
     eps = save(flat("RGB", (1, 2, 3)), "EPS")
     assert refusal(eps).kind == "image"
     assert refusal(b"\xd7\xcd\xc6\x9a" + bytes(100)).kind == "image"
+
+
+@pytest.mark.parametrize("kind", ["QOI", "BLP"])
+def test_formats_that_are_decoded_in_python_are_refused(kind: str) -> None:
+    data = save(flat("P" if kind == "BLP" else "RGB", 0), kind)
+    with Image.open(io.BytesIO(data)) as opened:
+        assert opened.format == kind
+    assert refusal(data).kind == "image"
+    assert refusal(data).message == refusal(data[:40]).message
+
+
+def with_scans(count: int) -> bytes:
+    """A progressive JPEG whose last scan is repeated until there are that many."""
+    jpeg = save(NOISE, "JPEG", progressive=True)
+    last = jpeg[jpeg.rindex(b"\xff\xda") : -2]
+    return jpeg[:-2] + last * (count - jpeg.count(b"\xff\xda")) + jpeg[-2:]
+
+
+def test_a_jpeg_of_endless_scans_is_refused_undecoded() -> None:
+    plain = decode_image(save(NOISE, "JPEG", progressive=True))
+    most, beyond = with_scans(JPEG_SCANS), with_scans(JPEG_SCANS + 1)
+    assert (most.count(b"\xff\xda"), beyond.count(b"\xff\xda")) == (100, 101)
+    assert decode_image(most).size == plain.size
+    error = refusal(beyond)
+    assert (error.kind, error.message) == ("image", "the JPEG has more than 100 scans")
+    broken = beyond[:2] + bytes(100) + beyond[beyond.index(b"\xff\xda") :]  # no header, so nothing that could be decoded
+    assert refusal(broken).message == error.message
+    assert refusal(beyond[: beyond.rindex(b"\xff\xda") + 2]).message == error.message
 
 
 # ---- as the model sees it

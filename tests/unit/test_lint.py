@@ -13,6 +13,7 @@ import yaml
 from batchline.errors import ConfigError
 from batchline.lint import DEFAULT_SIZE, KEYS, ArchiveFacts, Problem, check, lint, read_archives
 from batchline.properties import read_configuration
+from batchline.ready import archives
 
 ROOT = Path(__file__).resolve().parents[2]
 GOOD = {"minWorkers": 1, "maxWorkers": 1, "batchSize": 4, "maxBatchDelay": 5, "responseTimeout": 60}
@@ -236,6 +237,84 @@ def test_booleans_that_are_read_as_false(store: Path, value: str) -> None:
 
 def test_addresses_that_stop_torchserve(store: Path) -> None:
     assert one(problems(store, "inference_address=127.0.0.1:80")).startswith(":3: inference_address: '127.0.0.1:80' is no address")
+
+
+def test_an_envelope_would_fail_all_but_one(store: Path) -> None:
+    found = one(problems(store, "service_envelope=kserve"))
+    assert found.startswith(":3: service_envelope: an envelope answers one request of a batch and fails the others — delete it")
+    assert problems(store, "service_envelope=") == []
+
+
+@pytest.mark.parametrize("mode", ["log", "prometheus", "legacy"])
+def test_known_metrics_modes(store: Path, mode: str) -> None:
+    assert problems(store, f"metrics_mode={mode}") == []
+
+
+@pytest.mark.parametrize("mode", ["prometeus", "Log ", "json", ""])
+def test_an_unknown_metrics_mode(store: Path, mode: str) -> None:
+    assert one(problems(store, f"metrics_mode={mode}")).startswith(f":3: metrics_mode: TorchServe knows no mode {mode!r}")
+
+
+def test_a_metrics_file_that_is_not_there(store: Path) -> None:
+    line = "metrics_config=my-metrics.yaml"
+    assert one(problems(store, line)).startswith(":3: metrics_config: there is no file my-metrics.yaml")
+    (store.parent / "my-metrics.yaml").write_text("")
+    assert problems(store, line) == []
+    assert problems(store, f"metrics_config={store.parent / 'my-metrics.yaml'}") == []
+    assert len(problems(store, f"metrics_config={store.parent}")) == 1  # a folder
+
+
+@pytest.mark.parametrize("size", ["0", "00", "-1"])
+def test_a_queue_that_holds_nothing(store: Path, size: str) -> None:
+    assert one(problems(store, f"job_queue_size={size}")).startswith(
+        ":3: job_queue_size: a queue that holds nothing answers every request 503"
+    )
+    assert problems(store, "job_queue_size=1") == []
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        (["management_address=http://127.0.0.1:8080"], ":3: management_address: port 8080 is inference_address's already"),
+        (["metrics_address=http://127.0.0.1:8081"], ":3: metrics_address: port 8081 is management_address's already"),
+        (["inference_address=http://127.0.0.1:8082"], ": metrics_address: port 8082 is inference_address's already"),
+        (["grpc_inference_port=8080"], ":3: grpc_inference_port: port 8080 is inference_address's already"),
+        (["grpc_inference_port=7071"], ": grpc_management_port: port 7071 is grpc_inference_port's already"),
+        (["grpc_inference_port=9", "grpc_management_port=9"], ":4: grpc_management_port: port 9 is grpc_inference_port's already"),
+    ],
+)
+def test_one_port_twice(store: Path, lines: list[str], said: str) -> None:
+    assert one(problems(store, *lines)).startswith(f"{said} — give each its own")
+
+
+def test_sockets_have_no_port(store: Path) -> None:
+    assert problems(store, "inference_address=unix:/tmp/a", "management_address=unix:/tmp/b") == []
+
+
+@pytest.mark.parametrize("load", ["a.mar,a.mar", "a.mar,b.mar,a.mar"])
+def test_an_archive_named_twice(store: Path, load: str) -> None:
+    write_archive(store, "b")
+    settings = json.dumps({"a": {"1.0": GOOD}, "b": {"1.0": GOOD}})
+    found = [said for said in problems(store, load=load, settings=f"models={settings}") if "load_models" in said]
+    assert one(found) == ":1: load_models: a.mar stands there twice — name each archive once"
+
+
+@pytest.mark.parametrize(
+    ("load", "wanted"),
+    [
+        ("all", ["a.mar", "b.mar"]),
+        ("ALL", ["a.mar", "b.mar"]),
+        ("All", ["a.mar", "b.mar"]),
+        ("a.mar", ["a.mar"]),
+        ("x=a.mar,b.mar", ["a.mar", "b.mar"]),
+        ("", []),
+    ],
+)
+def test_the_archives_to_wait_for(store: Path, load: str, wanted: list[str]) -> None:
+    write_archive(store, "b")
+    path = store.parent / "config.properties"
+    path.write_text(f"load_models={load}\n")
+    assert archives(read_configuration(path), store) == wanted
 
 
 # the models JSON

@@ -40,6 +40,7 @@ GOOD: dict[str, list[Sent]] = {
         request(FILES[2], "multipart/form-data", field="f"),
     ],
 }
+GOOD |= {"classifier": GOOD["minilm"], "dots": GOOD["efficientnet"], "shades": GOOD["efficientnet"]}
 
 # ---- what strangers send
 
@@ -130,7 +131,7 @@ def hold(worker: Worker, good: list[Sent], alone: list[Any], batch: list[int | S
         assert 'batch;desc="' in reply.headers["Server-Timing"]
 
 
-@pytest.fixture(params=["digits", "minilm", "efficientnet"])
+@pytest.fixture(params=list(GOOD))
 def case(request: pytest.FixtureRequest) -> tuple[Worker, list[Sent], list[Any]]:
     worker: Worker = request.getfixturevalue(request.param)
     good = GOOD[request.param]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from batchline.handlers.errors import BadInput
-from batchline.handlers.payload import Raw, Request, lower_headers, parse
+from batchline.handlers.payload import MOST, Raw, Request, kind_of, lower_headers, parse
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -118,6 +118,52 @@ def test_header_names_in_lower_case_and_the_dict_of_a_form_field_dropped() -> No
     assert lower_headers(None) == {}
 
 
+@pytest.mark.parametrize("names", [("explain", "Explain", "EXPLAIN"), ("EXPLAIN", "Explain", "explain"), ("Explain", "explain", "EXPLAIN")])
+def test_a_name_in_lower_case_wins_over_its_other_spellings(names: tuple[str, ...]) -> None:
+    assert lower_headers({name: "mine" if name == "explain" else "theirs" for name in names}) == {"explain": "mine"}
+
+
+@pytest.mark.parametrize("raw", ["bytes", "text", "json"])
+@pytest.mark.parametrize("blanks", [b" " * 63, b" " * 64, b"\r\n\t " * 5000, b"\xef\xbb\xbf" + b"\n" * 200])
+def test_json_behind_many_blanks(raw: Raw, blanks: bytes) -> None:
+    assert read(blanks + b'{"data": [1, 2]}', raw).instances == [[1, 2]]
+
+
+@pytest.mark.parametrize(
+    ("datatype", "largest", "beyond"),
+    [
+        ("FP16", 65504, 65505),
+        ("FP32", 3.4028234e38, 3.41e38),
+        ("BF16", 3.3895e38, 3.4e38),
+        ("FP64", 1.7e308, None),
+        ("FP32", 2**127, 2**128),
+    ],
+)
+def test_v2_floats_within_the_range_of_their_type(datatype: str, largest: float, beyond: float | None) -> None:
+    assert read(v2(shape=[2], datatype=datatype, data=[largest, -largest])).instances == [largest, -largest]
+    for number in [] if beyond is None else [beyond, -beyond]:
+        error = refusal(v2(shape=[2], datatype=datatype, data=[0, number]))
+        assert (error.at, error.kind) == ("inputs[0].data[1]", "datatype")
+        assert f"is not {datatype}" in error.message
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (None, "null"),
+        (True, "a boolean"),
+        ("x", "a text"),
+        (1, "a number"),
+        (1.5, "a number"),
+        ({}, "an object"),
+        ([], "a list"),
+        (b"", "bytes"),
+    ],
+)
+def test_kinds_have_their_article(value: Any, words: str) -> None:
+    assert kind_of(value) == words
+
+
 # ---- what is refused, with the place
 
 
@@ -132,6 +178,41 @@ def test_an_empty_request_is_told_what_to_send(fields: dict[str, Any], raw: Raw)
 def test_curl_d_is_told_of_its_content_type() -> None:
     with pytest.raises(BadInput, match="curl -d"):
         parse({}, {"content-type": "application/x-www-form-urlencoded"}, "json", EXPECTS)
+
+
+FORM = {"content-type": "Application/x-www-form-urlencoded; charset=utf-8"}
+
+
+@pytest.mark.parametrize("fields", [{"x": b"1"}, {'{"instances": [1]}': b""}, {"a": b"1", "b": b"2"}, {}])
+@pytest.mark.parametrize("raw", ["bytes", "text", "json"])
+def test_a_urlencoded_form_without_data_is_told_what_to_do(fields: dict[str, Any], raw: Raw) -> None:
+    with pytest.raises(BadInput, match=r"Content-Type: application/json.*-T FILE.*send a thing") as caught:
+        parse(fields, FORM, raw, EXPECTS)
+    assert (caught.value.status, caught.value.kind) == (400, "form")
+
+
+@pytest.mark.parametrize("field", ["data", "body"])
+def test_a_urlencoded_form_with_data_is_read(field: str) -> None:
+    assert parse({"note": b"n", field: b"[5]"}, FORM, "json", EXPECTS).instances == [[5]]
+
+
+@pytest.mark.parametrize("most", [1, 7, MOST])
+def test_more_instances_than_a_request_may_hold(most: int) -> None:
+    def sent(count: int) -> list[tuple[str, dict[str, Any]]]:
+        return [("instances", {"instances": [0] * count}), ("inputs[0]", v2(shape=[count], data=[0] * count))]
+
+    for _, body in sent(most):
+        assert len(parse({"body": body}, {}, "json", EXPECTS, most).instances) == most
+    for place, body in sent(most + 1):
+        with pytest.raises(BadInput, match=f"holds {most + 1} instances, more than the {most}") as caught:
+            parse({"body": body}, {}, "json", EXPECTS, most)
+        assert (caught.value.status, caught.value.kind, caught.value.at) == (413, "too_large", place)
+
+
+def test_too_many_instances_are_known_from_the_shape() -> None:
+    """The data is not looked at: what would be refused there is not."""
+    error = refusal(v2(shape=[2**31 - 1, 2**31 - 1], datatype="nonsense", data="nonsense"))
+    assert (error.status, error.at) == (413, "inputs[0]")
 
 
 def test_several_fields_without_data_are_ambiguous() -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
@@ -8,11 +9,12 @@ from typing import Any
 
 import pytest
 import torch
-from batchline.handlers import BatchHandler, runtime
+from batchline.handlers import BatchHandler, ObjectDetector, runtime
+from batchline.handlers.classify import read_labels
 from batchline.handlers.errors import ModelLoadError
 from torch import nn
 
-from tests.harness import load, request
+from tests.harness import ROOT, load, request
 
 CPU = torch.device("cpu")
 X = torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0], [0.0, 0.0, 1.0]])
@@ -142,6 +144,24 @@ def test_onnx(net: nn.Module, folder: Path) -> None:
         assert model(X[:1]).shape == (1, 2)
 
 
+def test_onnx_follows_the_threads_of_the_worker(net: nn.Module, folder: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    torch.onnx.export(net, (X,), folder / "w.onnx", dynamo=True, dynamic_shapes=({0: torch.export.Dim("batch")},), verbose=False)
+    torch.set_num_threads(1)
+    model: Any = runtime.load_model(folder, facts(serializedFile="w.onnx"), {}, CPU)
+    for threads in (1, 2, 1):
+        before = model.session
+        had = before.get_session_options().intra_op_num_threads
+        torch.set_num_threads(threads)
+        assert same_as(model, net)
+        assert model.session.get_session_options().intra_op_num_threads == threads
+        assert (model.session is before) == (had == threads)
+        kept = model.session
+        assert same_as(model, net)
+        assert model.session is kept
+
+
 @pytest.mark.parametrize(
     ("name", "words"),
     [
@@ -178,8 +198,25 @@ def test_a_sample_that_is_refused_fails_the_load(net: nn.Module, folder: Path) -
     worker = load(BatchHandler, folder, manifest=facts(serializedFile="w.pt2"))
     assert worker.one([1, 2, 3]).json == pytest.approx(net(X[:1])[0].tolist(), abs=1e-5)
     (folder / "samples" / "b.json").write_text("{}")
-    with pytest.raises(ModelLoadError, match=r"warm-up on the archive's samples failed: .*empty"):
+    with pytest.raises(ModelLoadError, match=r"warm-up on samples/b\.json failed: BadInput: .*empty"):
         load(BatchHandler, folder, manifest=facts(serializedFile="w.pt2"))
+
+
+def test_a_model_that_fails_on_a_sample_fails_the_load_with_its_cause(net: nn.Module, folder: Path) -> None:
+    save_pt2(net, folder / "w.pt2")
+    (folder / "samples").mkdir()
+    for name, text in (("a.json", "[1, 2, 3]"), ("b.json", "[9, 9, 9]")):
+        (folder / "samples" / name).write_text(text)
+
+    class Handler(BatchHandler):
+        def inference(self, data: Any, *args: Any, **kwargs: Any) -> Any:
+            if (data == 9).any():
+                raise ZeroDivisionError("nine")
+            return super().inference(data, *args, **kwargs)
+
+    with pytest.raises(ModelLoadError, match=r"warm-up on samples/b\.json failed: ZeroDivisionError: nine") as caught:
+        load(Handler, folder, manifest=facts(serializedFile="w.pt2"))
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
 
 
 def test_warm_up_runs_one_and_a_full_batch(net: nn.Module, folder: Path) -> None:
@@ -197,11 +234,50 @@ def test_warm_up_runs_one_and_a_full_batch(net: nn.Module, folder: Path) -> None
     assert sizes == [1, 6]
 
 
-@pytest.mark.parametrize(("key", "value"), [("max_instances", 0), ("max_instances", "many"), ("max_response_size", True), ("threads", -1)])
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("max_instances", 0),
+        ("max_instances", "many"),
+        ("max_instances", 1.5),
+        ("max_instances", 2.0),
+        ("max_instances", math.nan),
+        ("max_instances", None),
+        ("max_request_instances", 0),
+        ("max_request_instances", math.inf),
+        ("max_response_size", True),
+        ("max_response_size", 1e6),
+        ("responseTimeout", 0),
+        ("responseTimeout", 0.5),
+        ("responseTimeout", math.nan),
+        ("threads", -1),
+        ("threads", 1.0),
+    ],
+)
 def test_wrong_settings_are_refused_at_load(net: nn.Module, folder: Path, key: str, value: Any) -> None:
     save_pt2(net, folder / "w.pt2")
     with pytest.raises(ModelLoadError, match=f"model-config.yaml: {key} must be"):
         load(BatchHandler, folder, manifest=facts(serializedFile="w.pt2"), config={key: value})
+
+
+@pytest.mark.parametrize("value", [math.nan, -0.1, "much", True, None])
+def test_a_fraction_that_is_none_is_refused_at_load(net: nn.Module, folder: Path, value: Any) -> None:
+    save_pt2(net, folder / "w.pt2")
+    with pytest.raises(ModelLoadError, match=r"model-config\.yaml: min_score must be"):
+        load(ObjectDetector, folder, manifest=facts(serializedFile="w.pt2"), config={"min_score": value})
+
+
+@pytest.mark.parametrize(
+    ("content", "wanted"),
+    [
+        ("\ufeffcup\nspoon\n", {"0": "cup", "1": "spoon"}),
+        ("cup\r\n\r\nsp\u00f6on", {"0": "cup", "1": "", "2": "sp\u00f6on"}),
+        ("", {}),
+    ],
+)
+def test_labels_a_line_each_with_or_without_a_byte_order_mark(tmp_path: Path, content: str, wanted: dict[str, str]) -> None:
+    (tmp_path / "labels.txt").write_bytes(content.encode())
+    assert read_labels(tmp_path) == wanted
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is here")
@@ -278,3 +354,51 @@ def test_freed_memory_is_kept_and_requests_still_answered(net: nn.Module, folder
     save_pt2(net, folder / "w.pt2")
     worker = load(BatchHandler, folder, manifest=facts(serializedFile="w.pt2"))
     assert [reply.status for reply in worker.send(request([1, 2, 3]), request([4, 5, 6]))] == [200, 200]
+
+
+# ---- a broken GPU
+
+
+@pytest.mark.parametrize(
+    ("message", "fatal"),
+    [
+        ("CUDA error: device-side assert triggered\nCompile with TORCH_USE_CUDA_DSA", True),
+        ("CUDA error: an illegal memory access was encountered", True),
+        ("CUDA error: out of memory", False),
+        ("CUDA out of memory. Tried to allocate 20.00 MiB", False),
+        ("boom", False),
+        ("", False),
+    ],
+)
+def test_errors_after_which_the_gpu_is_lost(message: str, fatal: bool) -> None:
+    assert runtime.is_fatal(RuntimeError(message)) is fatal
+    assert not runtime.is_fatal(None)
+
+
+BROKEN_GPU = """
+import sys
+from pathlib import Path
+from batchline.handlers import BatchHandler
+from tests.harness import load, request
+
+class Handler(BatchHandler):
+    def inference(self, data):
+        if (data == 9).any():
+            raise RuntimeError(sys.argv[2])
+        return super().inference(data)
+
+worker = load(Handler, Path(sys.argv[1]), manifest={"model": {"modelName": "m", "modelVersion": "1", "serializedFile": "w.pt2"}})
+worker.send(request([1, 2, 3]))
+print("answered", [reply.status for reply in worker.send(request([1, 2, 3]), request([9, 9, 9]), request([4, 5, 6]))], flush=True)
+"""
+
+
+@pytest.mark.parametrize(("message", "code"), [("CUDA error: device-side assert triggered", 70), ("CUDA error: out of memory", 0)])
+def test_a_worker_whose_gpu_is_lost_answers_and_ends(net: nn.Module, folder: Path, message: str, code: int) -> None:
+    """The interpreter waits for the thread that ends it, so the exit code tells whether there is one."""
+    save_pt2(net, folder / "w.pt2")
+    command = [sys.executable, "-c", BROKEN_GPU, str(folder), message]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert "answered [200, 500, 200]" in done.stdout, done.stderr
+    assert done.returncode == code
+    assert ("the GPU context is broken" in done.stdout + done.stderr) == (code == 70)

@@ -70,12 +70,26 @@ def test_a_lone_surrogate_is_refused(minilm: Worker, text: str) -> None:
     assert "surrogate" in reply.json["message"]
 
 
-@pytest.mark.parametrize(
-    "text", ["\U0001f600 \U0001f468\u200d\U0001f469\u200d\U0001f467", "a\x00b", "\x00", "\u4f60\u597d", "\ufffd", "x" * 5000]
-)
+@pytest.mark.parametrize("text", ["\U0001f600 \U0001f468\u200d\U0001f469\u200d\U0001f467", "a\x00b", "\u4f60\u597d", "x" * 5000])
 def test_odd_texts_are_answered(minilm: Worker, text: str) -> None:
     (reply,) = texts(minilm, text)
     assert float(vector(reply).norm()) == pytest.approx(1, abs=1e-4)
+
+
+@pytest.mark.parametrize("text", ["\x00", "\u200b", "\ufffd", "\ufffd\x00 \u200b\x01" * 9, "\u200b " * 40_000])
+def test_a_text_of_nothing_that_the_model_knows_is_refused(minilm: Worker, text: str) -> None:
+    first, silent, last = texts(minilm, EATING, text, BREAD)
+    alone = texts(minilm, EATING, BREAD)
+    assert silent.status == 400
+    assert "no character that the model knows" in silent.json["message"]
+    assert [first.body, last.body] == [reply.body for reply in alone]
+
+
+def test_a_silent_text_among_instances_is_named(minilm: Worker) -> None:
+    bad, good = minilm.send(request({"instances": [EATING, "\u200b", BREAD]}), request(BABY.encode()))
+    assert bad.status == 400
+    assert bad.json["message"].startswith("instances[1]: ")
+    assert good.body == texts(minilm, BABY)[0].body
 
 
 def test_five_megabytes_cost_little_more_than_a_full_window(minilm: Worker) -> None:

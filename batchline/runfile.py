@@ -1,0 +1,66 @@
+"""Every raw value of a run in one JSON file, with the machine it was measured on. Units are in the names."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+import time
+from dataclasses import asdict
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from batchline.load import LoadRun
+
+FORMAT = "batchline-load/1"
+PACKAGES = ("batchline", "torchserve", "torch", "torchvision", "aiohttp", "numpy")
+
+
+def write(path: Path, model: str, run: LoadRun) -> None:
+    """Writes a run of load, whole or not at all: the file is put in place when it is complete."""
+    content = {
+        "format": FORMAT,
+        "model": model,
+        "written_unix_s": time.time(),
+        "machine": machine(),
+        "versions": versions(),
+        "planned_s": run.planned_s,
+        "duration_s": run.duration_s,
+        "offered_per_s": run.offered_per_s,
+        "most_in_flight": run.most_in_flight,
+        "generator_cpu_share": run.cpu_share,
+        "records": [asdict(record) for record in run.records],
+    }
+    arriving = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        arriving.write_text(json.dumps(content, allow_nan=False), encoding="utf-8")
+        os.replace(arriving, path)
+    finally:
+        arriving.unlink(missing_ok=True)
+
+
+def machine() -> dict[str, Any]:
+    """What a reader must know of the machine to compare figures."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return {"cpu": _cpu_name(), "cores": cores, "system": platform.platform(), "load_average_1min": os.getloadavg()[0]}
+
+
+def versions() -> dict[str, str]:
+    """Python's and the packages' that have a part in the figures."""
+    found = {"python": sys.version.split()[0]}
+    for name in PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def _cpu_name() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.processor())

@@ -85,6 +85,14 @@ def descendants(process: psutil.Process) -> list[psutil.Process]:
         return []
 
 
+def _children(jvm: psutil.Process) -> list[psutil.Process]:
+    """Its own children only: what a worker forks for a moment carries the worker's command line, and its end is nobody's death."""
+    try:
+        return jvm.children()
+    except psutil.Error:
+        return []
+
+
 def _versions(client: Client, wanted: list[str], log: WorkerLog) -> list[Version] | None:
     """Every version of every model; None as long as the API does not answer, which it does once all archives are registered."""
     try:
@@ -105,7 +113,7 @@ def _watch(jvm: psutil.Process, seen: dict[psutil.Process, str], versions: list[
     for process, worker in seen.items():
         if not alive(process):
             raise WorkerFailed(_model_of(worker, versions, log), _last_words(log, worker, process.pid))
-    for process in descendants(jvm):
+    for process in _children(jvm):
         with suppress(psutil.Error):
             if process not in seen and (match := WORKER_SOCKET.search(" ".join(process.cmdline()))):
                 seen[process] = match[1]

@@ -30,7 +30,7 @@ def copy(to: Path) -> Path:
     return to
 
 
-def run(command: str, cwd: Path, check: bool = True, timeout: float = 280, **env: str) -> subprocess.CompletedProcess[str]:
+def run(command: str, cwd: Path, check: bool = True, timeout: float = 600, **env: str) -> subprocess.CompletedProcess[str]:
     """A shell command as a person in that folder would type it; its output is one text."""
     environment = (
         {key: value for key, value in os.environ.items() if not re.match("PYTEST|MAKE|MFLAGS|COLUMNS", key)} | {"COLUMNS": "100"} | env

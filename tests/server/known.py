@@ -8,8 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import time
 
 from aiohttp import web
+
+
+async def exactly(delay_s: float) -> None:
+    """asyncio wakes to the millisecond; the last few are spun."""
+    due_s = time.perf_counter() + delay_s
+    await asyncio.sleep(max(0.0, delay_s - 0.003))
+    while time.perf_counter() < due_s:
+        await asyncio.sleep(0)
 
 
 def make(delay_s: float) -> web.Application:
@@ -19,7 +28,7 @@ def make(delay_s: float) -> web.Application:
             response = web.json_response({"code": 400}, status=400)
             response.force_close()
             return response
-        await asyncio.sleep(delay_s)
+        await exactly(delay_s)
         timing = f'inference;dur={delay_s * 1e3:.3f}, batch;desc="1"'
         return web.json_response({"ok": True}, headers={"Server-Timing": timing})
 

@@ -48,6 +48,22 @@ class Handler:
     def handle(self, data, context):
         return data
 """
+FORKS = """
+import os
+import select
+
+class Handler:
+    def initialize(self, context):
+        for _ in range(30):
+            child = os.fork()
+            if child == 0:
+                select.select([], [], [], 0.1)
+                os._exit(0)
+            os.waitpid(child, 0)
+
+    def handle(self, data, context):
+        return [{"ok": True} for _ in data]
+"""
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +83,14 @@ def test_start_returns_with_ready_workers(served: Home) -> None:
     assert model.matches
     assert all(worker.rss_bytes and worker.rss_bytes > 10_000_000 for worker in model.workers)
     assert Client.of(read_configuration(served.config), served.folder).predict("good", b"x").body
+
+
+def test_a_worker_that_forks_while_it_loads_is_no_dead_worker(home: Home) -> None:
+    """Its children have its command line, and end."""
+    home.archive("forks", FORKS)
+    home.configure("forks")
+    home.start()
+    assert server.stop(home.folder)
 
 
 def test_logs_and_sockets_lie_in_their_own_places(served: Home) -> None:

@@ -52,6 +52,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, list[
         checkout.run("make stop", folder, check=False)
 
 
+@pytest.mark.timeout(1200)  # a benchmark and `make check` are among them
 @pytest.mark.parametrize("page", ["README.md"])
 def test_every_command_of_the_page(home: tuple[Path, list[int]], page: str) -> None:
     folder, ports = home

@@ -217,7 +217,8 @@ def test_interrupt_stops_the_server(home: Home) -> None:
 
 def test_ctrl_c_at_the_command_line(home: Home) -> None:
     home.configure("good")
-    with subprocess.Popen([*BATCHLINE, "serve"], cwd=home.folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as serving:
+    command = ["env", "--default-signal=INT", *BATCHLINE, "serve"]  # a runner in the background of a shell hands down an ignored SIGINT
+    with subprocess.Popen(command, cwd=home.folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as serving:
         _until((home.folder / ".batchline" / "server.json").exists)
         serving.send_signal(signal.SIGINT)
         said, _ = serving.communicate(timeout=60)

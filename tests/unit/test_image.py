@@ -84,7 +84,7 @@ MODES: dict[str, tuple[Callable[[], bytes], Pixel, int]] = {
     "CMYK Adobe JPEG": (lambda: save(flat("CMYK", (255, 0, 0, 0)), "JPEG"), (0, 255, 255), 3),
     "CMYK plain JPEG": (lambda: without_adobe_marker(save(flat("CMYK", (0, 255, 255, 255)), "JPEG")), (0, 255, 255), 3),
     "YCbCr JPEG": (lambda: save(flat("RGB", (200, 100, 50)), "JPEG", quality=100), (200, 100, 50), 3),
-    "YCbCr TIFF": (lambda: save(flat("RGB", (200, 100, 50)).convert("YCbCr"), "TIFF"), (200, 100, 50), 3),
+    "YCbCr TIFF": (lambda: save(flat("RGB", (200, 100, 50)).convert("YCbCr"), "TIFF", compression="jpeg", quality=100), (200, 100, 50), 3),
     "LAB TIFF grey": (lambda: save(flat("LAB", (136, 128, 128)), "TIFF"), (127, 127, 127), 1),
     "I;16 PNG": (lambda: save(of(GREY16, "I;16"), "PNG"), (128, 128, 128), 0),
     "I;16 PNG dark": (lambda: save(of(GREY16 // 128, "I;16"), "PNG"), (1, 1, 1), 0),

@@ -269,7 +269,7 @@ def test_a_failure_before_the_replacement_leaves_the_original(
 def test_a_process_killed_at_any_point_leaves_one_of_the_two(path: Path) -> None:
     """A child that is ended without clean-up at the n-th system call of the write: the file is the old one or the new one, whole."""
     found = set()
-    for step in ("fsync", "chmod", "replace", "unlink"):
+    for step in ("fsync", "replace", "unlink"):
         path.write_text("a=1\n")
         child = os.fork()
         if child == 0:

@@ -46,7 +46,7 @@ setup(
     version="0.1.0",
     description="TorchServe handlers and archives that know what a batch costs",
     license="Apache-2.0",
-    python_requires=">=3.10,<3.14",
+    python_requires=">=3.10,<3.13",  # as far as tried
     packages=["batchline", "batchline.handlers"],
     package_dir={"batchline.handlers": "handlers"},
     install_requires=[

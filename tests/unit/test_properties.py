@@ -269,11 +269,11 @@ def test_a_failure_before_the_replacement_leaves_the_original(
 def test_a_process_killed_at_any_point_leaves_one_of_the_two(path: Path) -> None:
     """A child that is ended without clean-up at the n-th system call of the write: the file is the old one or the new one, whole."""
     found = set()
-    for step in ("fsync", "replace", "unlink"):
+    for owner, step in ((os, "fsync"), (os, "replace"), (Path, "unlink")):
         path.write_text("a=1\n")
         child = os.fork()
         if child == 0:
-            setattr(os, step, lambda *args, **kwargs: os._exit(9))
+            setattr(owner, step, lambda *args, **kwargs: os._exit(9))
             write_models(path, [DIGITS])
             os._exit(0)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9

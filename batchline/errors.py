@@ -7,7 +7,8 @@ BatchlineError                 one clear sentence; the command line prints it an
 │   ├── WorkerFailed           a worker died while loading; carries its own traceback
 │   └── PortInUse              names the port
 ├── RequestFailed              the server answered a request with 4xx or 5xx
-└── LoadError                  load that cannot be offered as asked, or that outran the server
+├── LoadError                  load that cannot be offered as asked, or that outran the server
+└── MeasureError               a measurement that cannot be made, read or concluded from
 
 A bug in batchline itself is none of these and keeps its traceback.
 """
@@ -55,6 +56,10 @@ class PortInUse(ServerError):
 
 class LoadError(BatchlineError):
     """Load that cannot be offered as asked, or that outran the server."""
+
+
+class MeasureError(BatchlineError):
+    """A measurement that cannot be made, read or concluded from."""
 
 
 class RequestFailed(BatchlineError):

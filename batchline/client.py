@@ -94,6 +94,13 @@ class Client:
         found: list[dict[str, Any]] = self._get(self.management, path, "management").json()
         return found
 
+    def scale(self, model: str, workers: int) -> None:
+        """PUT /models/NAME: returns when so many workers run, or raises RequestFailed with what TorchServe says."""
+        path = f"/models/{quote(model, safe='')}?min_worker={workers}&max_worker={workers}&synchronous=true"
+        response = self._send("PUT", self.management, path, "management")
+        if response.status_code >= 400:
+            raise RequestFailed(response.status_code, error_message(response.content))
+
     def models(self) -> list[dict[str, str]]:
         """GET /models: modelName and modelUrl of every registered model."""
         found: list[dict[str, str]] = []

@@ -7,7 +7,8 @@ import os
 import platform
 import sys
 import time
-from dataclasses import asdict
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -19,12 +20,12 @@ PACKAGES = ("batchline", "torchserve", "torch", "torchvision", "aiohttp", "numpy
 
 
 def write(path: Path, model: str, run: LoadRun) -> None:
-    """Writes a run of load, whole or not at all: the file is put in place when it is complete."""
+    """Writes a run of load, whole or not at all."""
     content = {
         "format": FORMAT,
         "model": model,
         "written_unix_s": time.time(),
-        "machine": machine(),
+        "machine": asdict(machine()),
         "versions": versions(),
         "planned_s": run.planned_s,
         "duration_s": run.duration_s,
@@ -33,6 +34,11 @@ def write(path: Path, model: str, run: LoadRun) -> None:
         "generator_cpu_share": run.cpu_share,
         "records": [asdict(record) for record in run.records],
     }
+    put(path, content)
+
+
+def put(path: Path, content: Mapping[str, Any]) -> None:
+    """Writes JSON to `path`, whole or not at all: the file is put in place when it is complete."""
     arriving = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         arriving.write_text(json.dumps(content, allow_nan=False), encoding="utf-8")
@@ -41,10 +47,25 @@ def write(path: Path, model: str, run: LoadRun) -> None:
         arriving.unlink(missing_ok=True)
 
 
-def machine() -> dict[str, Any]:
-    """What a reader must know of the machine to compare figures."""
+@dataclass(frozen=True)
+class Machine:
+    """What a reader must know of the machine to compare figures.
+
+    Attributes:
+        cores: that this process may use.
+        load_average_1min: when the run began; above 1 or so, something else ran.
+    """
+
+    cpu: str
+    cores: int
+    system: str
+    load_average_1min: float
+
+
+def machine() -> Machine:
+    """The machine that this runs on."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return {"cpu": _cpu_name(), "cores": cores, "system": platform.platform(), "load_average_1min": os.getloadavg()[0]}
+    return Machine(_cpu_name(), cores or 1, platform.platform(), os.getloadavg()[0])
 
 
 def versions() -> dict[str, str]:

@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -99,21 +99,33 @@ def start(config: Path, model_store: Path, home: Path, progress: Progress | None
 
 
 def launch(
-    configuration: Configuration, model_store: Path, home: Path, progress: Progress | None = None, limit_s: float = 3600.0
+    configuration: Configuration,
+    model_store: Path,
+    home: Path,
+    progress: Progress | None = None,
+    limit_s: float = 3600.0,
+    environment: Mapping[str, str] | None = None,
 ) -> RunningServer:
-    """`start` for a configuration that was checked already."""
+    """`start` for a configuration that was checked already; `environment` is added to the server's and its workers'."""
     home = home.resolve()
     with _alone(home):
-        return _start(configuration, model_store, home, progress, limit_s)
+        return _start(configuration, model_store, home, progress, limit_s, environment)
 
 
-def _start(configuration: Configuration, model_store: Path, home: Path, progress: Progress | None, limit_s: float) -> RunningServer:
+def _start(
+    configuration: Configuration,
+    model_store: Path,
+    home: Path,
+    progress: Progress | None,
+    limit_s: float,
+    environment: Mapping[str, str] | None = None,
+) -> RunningServer:
     stop(home)  # only what a server that ended by itself has left
     check_ports(configuration)
     log = WorkerLog(_logs(home))
     temp = make_temp(home)
     try:
-        server = _launch(configuration, model_store, home, temp, log)
+        server = _launch(configuration, model_store, home, temp, log, environment or {})
         wait_ready(server.process, server.client(home), log, archives(configuration, model_store), progress, limit_s)
     except BaseException:
         stop(home)
@@ -182,13 +194,15 @@ def make_temp(home: Path) -> Path:
     return folder
 
 
-def _launch(configuration: Configuration, model_store: Path, home: Path, temp: Path, log: WorkerLog) -> RunningServer:
+def _launch(
+    configuration: Configuration, model_store: Path, home: Path, temp: Path, log: WorkerLog, added: Mapping[str, str]
+) -> RunningServer:
     command = [str(Path(sys.executable).parent / "torchserve"), "--start", "--ncs", "--ts-config", str(configuration.path.resolve())]
     command += ["--model-store", str(model_store.resolve())]
     if "log4j" not in configuration.get("vmargs", "") and (log_config := _quiet_console(home)):
         command += ["--log-config", str(log_config)]
     with (log.folder / "console.log").open("ab") as console:
-        environment = _environment(temp, log.folder)
+        environment = {**_environment(temp, log.folder), **added}
         try:  # a session of its own: Ctrl-C and a closed terminal reach us, not the server
             launcher = subprocess.run(command, cwd=home, env=environment, stdin=subprocess.DEVNULL, stdout=console, stderr=console,
                                       start_new_session=True, check=False)  # fmt: skip

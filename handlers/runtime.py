@@ -22,6 +22,7 @@ logger = logging.getLogger(__name__)
 
 NO_QUOTA = 1e9  # cores
 WORKER_SCRIPT = "model_service_worker.py"
+FIXED_THREADS = "BATCHLINE_THREADS"
 SUFFIXES = {
     ".pt2": "torch.export",
     ".pt": "TorchScript, or a state_dict beside a model file",
@@ -198,6 +199,7 @@ class Threads:
         limit: `threads` of model-config.yaml: the most this worker may have; None for no limit of its own.
 
     Workers come and go while the server runs (PUT /models/NAME?min_worker=4), so the share is looked at again now and then.
+    BATCHLINE_THREADS in the worker's environment fixes it instead: a measurement knows which of its workers are busy.
     """
 
     every_s = 5.0
@@ -209,8 +211,9 @@ class Threads:
 
     def share(self) -> int:
         """Threads due to this worker now, at least one."""
-        fair = max(1, cores() // live_workers())
-        return min(fair, self.limit) if self.limit else fair
+        fixed = os.environ.get(FIXED_THREADS, "")
+        fair = min(cores(), int(fixed)) if fixed.isdigit() else cores() // live_workers()
+        return max(1, min(fair, self.limit) if self.limit else fair)
 
     def keep(self) -> None:
         """Sets torch's threads to the share; cheap enough to be called once a batch."""

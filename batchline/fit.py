@@ -102,3 +102,20 @@ def as_json(found: Fit) -> dict[str, Any]:
 def _line(line: CostLine) -> dict[str, Any]:
     own = {key: value for key, value in asdict(line).items() if key != "warnings"}
     return own | {"batch_size_80": line.size_for(0.8), "batch_size_90": line.size_for(0.9)}
+
+
+def compare(one: Fit, other: Fit) -> list[str]:
+    """Two measurements of the same model: c and m side by side, and whether their intervals meet."""
+    said, apart = [], []
+    for name, value, interval in (("c", "c_ms", "c_ms_interval"), ("m", "m_ms", "m_ms_interval")):
+        values = [getattr(found.server, value) for found in (one, other)]
+        intervals = [getattr(found.server, interval) for found in (one, other)]
+        ranges = [f"{v:.2f} ms ({low:.2f} to {high:.2f})" for v, (low, high) in zip(values, intervals, strict=True)]
+        said.append(f"{name}: {ranges[0]} against {ranges[1]}")
+        if intervals[0][0] > intervals[1][1] or intervals[1][0] > intervals[0][1]:
+            apart.append(name)
+    loads = " and ".join(f"{found.machine.load_average_1min:.1f}" for found in (one, other))
+    verdict = (
+        f"{' and '.join(apart)} differ: the machine was too noisy or another one (load average {loads}); measure again when it is quiet"
+    )
+    return [*said, verdict if apart else "they agree within their intervals"]

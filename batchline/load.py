@@ -1,4 +1,4 @@
-"""Requests out, one RequestRecord a request back: open loop at a rate, closed loop with N clients.
+"""Requests out, one RequestRecord a request back: open loop at a rate or by a trace, closed loop with N clients.
 
 Open loop: every send time is drawn before the first request leaves, and latency counts from that intended time, sent or
 not. A server that stalls for a second therefore shows a second, instead of the generator politely waiting with it
@@ -14,22 +14,22 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from urllib.parse import quote, unquote, urlsplit
 
-import aiohttp
-import numpy as np
-
-from batchline.client import Client, base_url, batch_size, parse_server_timing, stage_times
+from batchline.arrivals import DRAWN, Times, replay
+from batchline.arrivals import draw as draw  # part of this module's face
+from batchline.client import ANYWHERE, Client, base_url
 from batchline.errors import LoadError
 from batchline.properties import Configuration
 from batchline.recipe import read_recipe
+from batchline.transport import HttpTransport, Transport
 
-Times = np.ndarray[Any, np.dtype[np.float64]]
+PROTOCOLS = ("rest", "grpc")
+DURATION_S = 30.0
 MAX_IN_FLIGHT = 10_000
 PROGRESS_S = 0.5
 SPIN_S = 0.0015  # epoll wakes to the millisecond: the last stretch before a send is spun, other work running in between
 IDLE_TURN_S = 50e-6  # a turn of the event loop shorter than this had nothing to do
-NO_ANSWER = 0  # status of a request whose connection failed
 Progress = Callable[[Sequence["RequestRecord"], float], None]
 
 
@@ -40,14 +40,14 @@ class RequestRecord:
     Attributes:
         intended_s: when it was due; closed loop: when its client was ready to send.
         sent_s: when it was handed to its connection.
-        first_byte_s: when the answer's headers had come.
+        first_byte_s: when the answer's headers had come; over gRPC they come with its last byte.
         done_s: when its last byte had.
-        status: HTTP status; 0 where the connection failed.
+        status: HTTP status, or what a gRPC answer amounts to; 0 where the connection failed.
         received: bytes of the answer's body.
         batch_size: requests in the batch it travelled in, from Server-Timing; None where the server did not say.
         stages_ms: milliseconds by stage, from Server-Timing.
         reused: whether its connection had served a request before.
-        error: what went wrong where there was no answer.
+        error: what went wrong where there was no answer; over gRPC also the words that came with an error.
     """
 
     intended_s: float
@@ -103,38 +103,42 @@ class Target:
     """Where requests go and what they carry.
 
     Attributes:
-        url: the whole URL.
+        url: the whole URL; over gRPC grpc://HOST:PORT/MODEL.
         bodies: sent in turn.
         headers: with every request; X-Request-Start is added, so that the answer tells its queue.
         timeout_s: an answer later than this counts as none.
+        channels: connections over gRPC; over HTTP there are as many as requests in flight.
     """
 
     url: str
     bodies: Sequence[bytes]
     headers: dict[str, str] = field(default_factory=dict)
     timeout_s: float = 120.0
+    channels: int = 1
+
+    def transport(self) -> Transport:
+        """What carries its requests. Raises LoadError where gRPC is asked for and not installed."""
+        place = urlsplit(self.url)
+        if place.scheme != "grpc":
+            return HttpTransport(self.url, self.bodies, self.headers, self.timeout_s)
+        from batchline.grpcload import GrpcTransport  # grpcio is an extra
+
+        return GrpcTransport(place.netloc, unquote(place.path[1:]), self.bodies, self.headers, self.timeout_s, self.channels)
 
 
-def draw(arrivals: str, rate_per_s: float, duration_s: float, seed: int) -> Times:
-    """Intended send times in [0, duration_s), seconds.
+@dataclass(frozen=True)
+class Schedule:
+    """When requests go out: at `times`, or whenever one of `clients` is free.
 
-    Raises:
-        LoadError: a rate or duration that is not positive, or that leaves no request to send.
+    Attributes:
+        times: intended send times of an open loop, seconds; None for a closed loop.
+        clients: of a closed loop, else 0.
+        duration_s: how long requests are sent.
     """
-    if not rate_per_s > 0 or not duration_s > 0:
-        raise LoadError(f"rate and duration must be positive, not {rate_per_s:g} req/s for {duration_s:g} s.")
-    if arrivals not in ("poisson", "constant"):
-        raise LoadError(f"arrivals are poisson or constant, not {arrivals!r}.")
-    if arrivals == "constant":
-        times = np.arange(0.0, duration_s, 1.0 / rate_per_s)
-    else:
-        chance = np.random.default_rng(seed)
-        often = int(rate_per_s * duration_s + 10 * np.sqrt(rate_per_s * duration_s) + 20)
-        times = np.cumsum(chance.exponential(1.0 / rate_per_s, often))
-    times = times[times < duration_s]
-    if not len(times):
-        raise LoadError(f"{rate_per_s:g} req/s for {duration_s:g} s is no request; raise one of them.")
-    return times
+
+    times: Times | None
+    clients: int
+    duration_s: float
 
 
 def open_loop(target: Target, times: Times, progress: Progress | None = None, cap: int = MAX_IN_FLIGHT) -> LoadRun:
@@ -163,7 +167,7 @@ class _Generator:
     """One run. Everything in it happens on one event loop in one thread."""
 
     def __init__(self, target: Target, progress: Progress | None, cap: int) -> None:
-        self.target = target
+        self.transport = target.transport()
         self.progress = progress
         self.cap = cap
         self.records: list[RequestRecord] = []
@@ -176,13 +180,13 @@ class _Generator:
     async def open_loop(self, times: Times) -> LoadRun:
         """A task a request; each is created at its own time, however many are still out."""
         tasks: set[asyncio.Task[None]] = set()
-        async with self._session() as session, self._reporting():
+        async with self.transport, self._reporting():
             self._start()
             for turn, due_s in enumerate(times.tolist()):
                 await self._until(due_s)
                 if self.in_flight >= self.cap:
                     raise LoadError(f"{self.cap} requests in flight after {due_s:.1f} s: the server does not keep up; lower the rate.")
-                task = asyncio.ensure_future(self._request(session, turn, due_s))
+                task = asyncio.ensure_future(self._request(turn, due_s))
                 tasks.add(task)
                 task.add_done_callback(tasks.discard)
             await asyncio.gather(*tasks)
@@ -195,21 +199,13 @@ class _Generator:
         async def client(number: int) -> None:
             turn = number
             while self._now() < duration_s:
-                await self._request(session, turn, self._now())
+                await self._request(turn, self._now())
                 turn += clients
 
-        async with self._session() as session, self._reporting():
+        async with self.transport, self._reporting():
             self._start()
             await asyncio.gather(*(client(number) for number in range(clients)))
         return self._finish(duration_s, None)
-
-    def _session(self) -> aiohttp.ClientSession:
-        """No limit on connections: aiohttp's own, 100, would turn an open loop into a closed one without a word."""
-        trace = aiohttp.TraceConfig()
-        trace.on_connection_create_end.append(_mark_new)
-        connector = aiohttp.TCPConnector(limit=0, force_close=False, keepalive_timeout=60.0)
-        timeout = aiohttp.ClientTimeout(total=self.target.timeout_s)
-        return aiohttp.ClientSession(connector=connector, timeout=timeout, trace_configs=[trace], auto_decompress=False)
 
     def _start(self) -> None:
         self.begin_s, self.epoch_s, self.cpu_s = time.perf_counter(), time.time(), time.process_time()
@@ -227,26 +223,17 @@ class _Generator:
             turn_s = self._now() - before_s
             self.spun_s += turn_s if turn_s < IDLE_TURN_S else 0.0
 
-    async def _request(self, session: aiohttp.ClientSession, turn: int, intended_s: float) -> None:
+    async def _request(self, turn: int, intended_s: float) -> None:
         self.in_flight += 1
         self.most_in_flight = max(self.most_in_flight, self.in_flight)
-        mark: dict[str, bool] = {}
         sent_s = self._now()
-        headers = {**self.target.headers, "X-Request-Start": f"t={self.epoch_s + sent_s:.6f}"}
-        body = self.target.bodies[turn % len(self.target.bodies)]
         try:
-            async with session.post(self.target.url, data=body, headers=headers, trace_request_ctx=mark) as response:
-                first_s = self._now()
-                received = await response.read()
-                timing = parse_server_timing(response.headers.get("Server-Timing", ""))
-                answer = (response.status, len(received), batch_size(timing), stage_times(timing))
-            record = RequestRecord(intended_s, sent_s, first_s, self._now(), *answer, reused=not mark)
-        except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as error:
-            now_s = self._now()
-            record = RequestRecord(intended_s, sent_s, now_s, now_s, NO_ANSWER, reused=not mark, error=f"{type(error).__name__}: {error}")
+            reply = await self.transport.send(turn, {"X-Request-Start": f"t={self.epoch_s + sent_s:.6f}"})
         finally:
             self.in_flight -= 1
-        self.records.append(record)
+        first_byte_s, done_s = reply.first_byte_s - self.begin_s, reply.done_s - self.begin_s
+        told = (reply.status, reply.received, reply.batch_size, reply.stages_ms, reply.reused, reply.error)
+        self.records.append(RequestRecord(intended_s, sent_s, first_byte_s, done_s, *told))
 
     @contextlib.asynccontextmanager
     async def _reporting(self) -> AsyncIterator[None]:
@@ -270,38 +257,78 @@ class _Generator:
         return LoadRun(self.records, elapsed_s, planned_s, offered_per_s, self.most_in_flight, share)
 
 
-async def _mark_new(session: aiohttp.ClientSession, context: Any, params: object) -> None:
-    context.trace_request_ctx["new"] = True
-
-
-def target(configuration: Configuration, model: str, models: Path, home: Path = Path()) -> Target:
+def target(
+    configuration: Configuration, model: str, models: Path, home: Path = Path(), protocol: str = "rest", channels: int = 1
+) -> Target:
     """The model's own samples, to the server of a configuration.
 
     Raises:
-        LoadError: the model has no samples.
+        LoadError: the model has no samples, or the protocol is none or has no channels.
         ServerError, RequestFailed: no server answers, or it does not know the model: said before the first request.
     """
+    if protocol not in PROTOCOLS:
+        raise LoadError(f"the protocol is rest or grpc, not {protocol!r}.")
+    if protocol == "rest" and channels != 1:
+        raise LoadError("channels are for gRPC (--protocol grpc); over REST each request in flight has a connection of its own.")
     bodies = [path.read_bytes() for path in read_recipe(model, models).samples]
     if not bodies:
         raise LoadError(f"{models / model / 'samples'} holds no request to send; put real ones there, one a file.")
     client = Client.of(configuration, home)
     client.describe(model)
-    return Target(f"{base_url(configuration, 'inference')}/predictions/{model}", bodies, client.inference_headers())
+    url = _grpc_url(configuration, model) if protocol == "grpc" else f"{base_url(configuration, 'inference')}/predictions/{model}"
+    return Target(url, bodies, client.inference_headers(), channels=channels)
+
+
+def _grpc_url(configuration: Configuration, model: str) -> str:
+    if configuration.flag("enable_grpc_ssl"):
+        raise configuration.error("enable_grpc_ssl", "load over gRPC goes in plain text only", "set it to false, or use --protocol rest")
+    host, port = configuration.get("grpc_inference_address", "127.0.0.1"), configuration.grpc_ports[0]
+    return f"grpc://{'127.0.0.1' if host == ANYWHERE else host}:{port}/{quote(model, safe='')}"
+
+
+def schedule(
+    rate_per_s: float | None, clients: int | None, duration_s: float | None = None, arrivals: str = "poisson", seed: int = 1
+) -> Schedule:
+    """An open loop at a rate or by a trace, or a closed loop.
+
+    Args:
+        rate_per_s: open loop; rescales a trace to this mean rate.
+        clients: closed loop.
+        duration_s: 30 unless given; a trace's own length.
+        arrivals: poisson, constant, or the path of a file of arrival times.
+        seed: of poisson.
+
+    Raises:
+        LoadError: both a rate or trace and clients, or none of them; or one that cannot be offered.
+    """
+    traced = arrivals not in DRAWN
+    if clients is None and traced:
+        times = replay(Path(arrivals), rate_per_s, duration_s)
+        return Schedule(times, 0, float(times[-1]))
+    if traced or (rate_per_s is None) == (clients is None):
+        raise LoadError("give a rate (--rate-per-s 50), a number of clients (--clients 8) or a trace (--arrivals FILE), one of them.")
+    length_s = DURATION_S if duration_s is None else duration_s
+    if rate_per_s is not None:
+        return Schedule(draw(arrivals, rate_per_s, length_s, seed), 0, length_s)
+    assert clients is not None
+    return Schedule(None, clients, length_s)
+
+
+def drive(target: Target, schedule: Schedule, progress: Progress | None = None) -> LoadRun:
+    """Offers what a schedule says."""
+    if schedule.times is not None:
+        return open_loop(target, schedule.times, progress)
+    return closed_loop(target, schedule.clients, schedule.duration_s, progress)
 
 
 def offer(
     target: Target,
     rate_per_s: float | None,
     clients: int | None,
-    duration_s: float,
+    duration_s: float | None,
     arrivals: str = "poisson",
     seed: int = 1,
     progress: Progress | None = None,
 ) -> LoadRun:
-    """Open loop at `rate_per_s`, or closed loop with `clients`. Raises LoadError unless exactly one of the two is given."""
-    if (rate_per_s is None) == (clients is None):
-        raise LoadError("give a rate (--rate-per-s 50) or a number of clients (--clients 8), one of the two.")
-    if rate_per_s is not None:
-        return open_loop(target, draw(arrivals, rate_per_s, duration_s, seed), progress)
-    assert clients is not None
-    return closed_loop(target, clients, duration_s, progress)
+    """Open loop at `rate_per_s` or by a trace, or closed loop with `clients`. Raises LoadError as `schedule` does."""
+    return drive(target, schedule(rate_per_s, clients, duration_s, arrivals, seed), progress)

@@ -33,6 +33,7 @@ LARGEST = 4096  # of a batch
 MOST_COUNTS = 8  # worker counts, where there are many cores
 WORKER_START_S = 5.0  # for the expected duration only
 SERVER_START_S = 3.0
+JVM_WARM_UP_S = 3.0
 REQUEST, SETTING = "request", "setting"
 WARM_UP = -1  # as a round
 Progress = Callable[[int, int, str], None]  # turns done, turns in all, what is under way
@@ -132,7 +133,7 @@ def expected_s(plan: Plan) -> float:
     threads = {t for _, t in plan.settings}
     starts = len(plan.batch_sizes) + sum(max(w for w, t in plan.settings if t == kind) for kind in threads)
     turns += plan.warm_up_s * (len(plan.batch_sizes) + len(threads) - 1)
-    begun = len(threads) * SERVER_START_S + starts * WORKER_START_S / min(os.cpu_count() or 1, 2)
+    begun = len(threads) * (SERVER_START_S + JVM_WARM_UP_S) + starts * WORKER_START_S / min(os.cpu_count() or 1, 2)
     return turns + len(plan.settings) * plan.setting_visits * plan.setting_s + begun
 
 
@@ -250,6 +251,7 @@ def _session(
         server = stack.enter_context(Variants(subject.archive, subject.recipe.version, sizes, subject.base, threads, queue=queue))
         if alone:
             alone.wait_ready()
+        server.warm_up(JVM_WARM_UP_S)
         for size in sizes:
             measured.batches += _server_turn(server, subject.bodies, Turn(SERVER, size, WARM_UP), plan)
         worker_count = 1

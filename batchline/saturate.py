@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from batchline.client import batch_size, parse_server_timing, stage_times
+from batchline.client import batch_size, error_message, parse_server_timing, stage_times
 from batchline.errors import MeasureError
 
 READ = 65536
@@ -137,7 +137,7 @@ class _Loop:
             return
         status, timing, body = answer
         if status >= 400:
-            raise MeasureError(f"the server answered {status} to a sample: {body[:300].decode('utf-8', 'replace').strip()}")
+            raise MeasureError(f"the server answered {status} to a sample: {error_message(body)}")
         connection.buffer.clear()
         self.replies.append(Reply(self._now(), status, timing, connection.sent_s))
         if self._wants_more():

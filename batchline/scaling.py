@@ -153,8 +153,6 @@ class Curve:
 
     def per_s(self, workers: int) -> float | None:
         """As Scaling.per_s, of this curve."""
-        if workers < 1:
-            return 0.0
         ideal_per_s = workers * self.rows[0].per_s
         if workers <= self.rows[-1].workers:
             measured = np.interp(workers, [row.workers for row in self.rows], [row.per_s for row in self.rows])

@@ -1,7 +1,9 @@
 """One archive under several names, a batch size each, on a TorchServe of its own beside the user's.
 
 batchSize is fixed when a model is registered. So that batches of 1, 4 and 16 can take turns within a minute, the archive is
-registered once for each, and all of them stand ready; only one is busy at a time.
+registered once for each, and all of them stand ready; only one is busy at a time. A model that does nothing stands beside them:
+the JVM compiles what it has run some thousand times, and a batch costs it 3 ms before that and under 1 ms after. A slow model
+would stay in between for minutes.
 """
 
 from __future__ import annotations
@@ -23,11 +25,20 @@ from batchline.errors import MeasureError, RequestFailed
 from batchline.ports import free_ports
 from batchline.properties import Configuration, read_configuration
 from batchline.ready import Progress, ready_workers
+from batchline.saturate import saturate
 
 FULL_BATCH_MS = 10_000  # a batch is not to start before it is full
 WORKER_BYTES = 700 << 20  # torch and Python, before any weights
 THREADS = "BATCHLINE_THREADS"  # handlers/runtime.py
 OWN = {"load_models", "models", "model_snapshot", "disable_token_authorization", "job_queue_size", "allowed_urls", "workflow_store"}
+WARMER, WARMER_BATCH_SIZE = "batchline_warm_up", 4
+WARMER_HANDLER = """class Handler:
+    def initialize(self, context):
+        self.initialized = True
+
+    def handle(self, data, context):
+        return [b"[]"] * len(data)
+"""
 ADDRESSES = ("inference_address", "management_address", "metrics_address")
 
 
@@ -62,9 +73,9 @@ class Variants:
         _check_memory(self.archive, len(self.batch_sizes))
         self.home = Path(tempfile.mkdtemp(prefix="batchline-measure-"))
         try:
-            configuration = self._configuration()
+            store = self._store()
             environment = {THREADS: str(self.threads)}
-            self.server = server.launch(configuration, self.archive.parent, self.home, self.progress, environment=environment)
+            self.server = server.launch(self._configuration(), store, self.home, self.progress, environment=environment)
             self._check_effective()
         except BaseException:
             self._end()
@@ -88,6 +99,10 @@ class Variants:
         """The URL's path of the variant with this batch size."""
         return f"/predictions/{self._variant(batch_size)}"
 
+    def warm_up(self, seconds: float) -> None:
+        """Keeps TorchServe itself busy, so that its JVM has compiled what a batch takes."""
+        saturate(self.address, f"/predictions/{WARMER}", [b"[]"], 4 * WARMER_BATCH_SIZE, seconds, multiple=WARMER_BATCH_SIZE)
+
     def scale(self, batch_size: int, workers: int) -> None:
         """Returns when the variant has so many READY workers."""
         client = Client(self.server.inference, self.server.management, self.server.metrics, timeout_s=600.0)
@@ -104,6 +119,17 @@ class Variants:
     def _variant(self, batch_size: int) -> str:
         return f"{self.name}_batch{batch_size}"
 
+    def _store(self) -> Path:
+        """A model store with a link to the archive, and the model that does nothing."""
+        store = self.home / "model_store"
+        store.mkdir()
+        (store / self.archive.name).symlink_to(self.archive.resolve())
+        model = {"modelName": WARMER, "handler": "warmer.py", "modelVersion": self.version}
+        with zipfile.ZipFile(store / f"{WARMER}.mar", "w") as packed:
+            packed.writestr("warmer.py", WARMER_HANDLER)
+            packed.writestr("MAR-INF/MANIFEST.json", json.dumps({"runtime": "python", "model": model, "archiverVersion": "0.12.0"}))
+        return store
+
     def _configuration(self) -> Configuration:
         values = {key: value for key, value in self.base.values.items() if key not in OWN and not key.startswith("default_workers")}
         if values.get("metrics_config"):
@@ -113,8 +139,9 @@ class Variants:
         values |= {"grpc_inference_port": str(ports[3]), "grpc_management_port": str(ports[4])}
         values |= {"grpc_inference_address": "127.0.0.1", "grpc_management_address": "127.0.0.1"}
         values |= {"disable_token_authorization": "true", "job_queue_size": str(self.queue)}
-        values["load_models"] = ",".join(f"{self._variant(size)}={self.archive.name}" for size in self.batch_sizes)
-        values["models"] = json.dumps({self._variant(size): {self.version: self._settings(size)} for size in self.batch_sizes})
+        values["load_models"] = ",".join([*(f"{self._variant(size)}={self.archive.name}" for size in self.batch_sizes), f"{WARMER}.mar"])
+        settings = {self._variant(size): self._settings(size) for size in self.batch_sizes} | {WARMER: self._settings(WARMER_BATCH_SIZE)}
+        values["models"] = json.dumps({name: {self.version: chosen} for name, chosen in settings.items()})
         path = self.home / "config.properties"
         path.write_text(javaproperties.dumps(values, timestamp=None), encoding="iso-8859-1")
         return read_configuration(path)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -17,6 +16,7 @@ import psutil
 import pytest
 
 from batchline import server
+from batchline.ports import free_ports
 
 GOOD = """
 class Handler:
@@ -43,13 +43,16 @@ class Home:
     def config(self) -> Path:
         return self.folder / "config.properties"
 
-    def archive(self, name: str, handler: str) -> None:
+    def archive(self, name: str, handler: str, config: str = "") -> None:
         source, staging = self.folder / "src" / f"{name}.py", self.folder / "staging" / name
         for folder in (source.parent, staging, self.store):
             folder.mkdir(parents=True, exist_ok=True)
         source.write_text(handler)
         command = [str(Path(sys.executable).parent / "torch-model-archiver"), "--model-name", name, "--version", "1.0"]
         command += ["--handler", str(source), "--export-path", str(self.store), "--force"]
+        if config:
+            (source.parent / "model-config.yaml").write_text(config)
+            command += ["--config-file", str(source.parent / "model-config.yaml")]
         subprocess.run(command, check=True, capture_output=True, env={**os.environ, "TMPDIR": str(staging)})
 
     def configure(self, *names: str, token_auth: bool = False, workers: int = 1, more: str = "") -> Path:
@@ -87,17 +90,6 @@ class Home:
     def nothing_left(self) -> bool:
         temp = Path(tempfile.gettempdir()) / self.temp_name()
         return not self.processes() and not temp.exists() and not (self.folder / ".batchline" / "server.json").exists()
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that were free a moment ago, held open together so that they differ."""
-    held = [socket.socket() for _ in range(count)]
-    for one in held:
-        one.bind(("127.0.0.1", 0))
-    ports = [one.getsockname()[1] for one in held]
-    for one in held:
-        one.close()
-    return ports
 
 
 @pytest.fixture(scope="module")

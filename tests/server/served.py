@@ -14,8 +14,8 @@ import requests
 
 from batchline import server
 from batchline.client import Client
+from batchline.ports import free_ports
 from tests.harness import ROOT, STORE
-from tests.server.conftest import free_ports
 
 PORTS = {"8080": 0, "8081": 1, "8082": 2, "7070": 3, "7071": 4}
 

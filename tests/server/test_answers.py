@@ -8,7 +8,6 @@ import json
 import random
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import grpc
@@ -18,7 +17,7 @@ import requests
 from PIL import Image
 from prometheus_client.parser import text_string_to_metric_families
 
-from batchline import server
+from batchline import inference_pb2, inference_pb2_grpc, server
 from tests.harness import ROOT
 from tests.server.served import Served, good_json, serve
 
@@ -123,14 +122,12 @@ def test_kserve_v2(served: Served) -> None:
     assert "id" not in without_id
 
 
-def test_grpc(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(Path(__file__).parent))
-    protos, services = grpc.protos_and_services("inference.proto")
+def test_grpc(served: Served) -> None:
     with grpc.insecure_channel(served.grpc) as channel:
-        stub = services.InferenceAPIsServiceStub(channel)
+        stub = inference_pb2_grpc.InferenceAPIsServiceStub(channel)
 
         def ask(model: str, field: str, body: bytes) -> Any:
-            return json.loads(stub.Predictions(protos.PredictionsRequest(model_name=model, input={field: body})).prediction)
+            return json.loads(stub.Predictions(inference_pb2.PredictionsRequest(model_name=model, input={field: body})).prediction)
 
         assert ask("efficientnet_lite0", "data", COFFEE)[0]["label"] == "espresso"
         assert ask("efficientnet_lite0", "data", as_base64(COFFEE))[0]["label"] == "espresso"

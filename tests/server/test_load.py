@@ -17,8 +17,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from batchline.arrivals import read_trace, replay
 from batchline.errors import LoadError
-from batchline.load import LoadRun, RequestRecord, Target, closed_loop, draw, offer, open_loop
+from batchline.load import LoadRun, RequestRecord, Target, closed_loop, draw, drive, offer, open_loop, schedule
 from batchline.summary import quantile_interval, summarise
 
 Known = Callable[[float], tuple[str, int]]
@@ -55,16 +56,16 @@ def test_a_known_delay_is_measured(known: Known) -> None:
 
 
 def test_a_stalled_server_shows_in_the_tail(known: Known) -> None:
-    """Coordinated omission: the requests that were due while the server stood still waited for it, and the figures say so."""
+    """Coordinated omission: a server stopped for one second in a 10 s run. The requests that were due meanwhile waited, and p99 says so."""
     url, pid = known(0.002)
-    stop = threading.Timer(2.0, os.kill, (pid, signal.SIGSTOP))
-    go = threading.Timer(3.0, os.kill, (pid, signal.SIGCONT))
+    stop = threading.Timer(4.0, os.kill, (pid, signal.SIGSTOP))
+    go = threading.Timer(5.0, os.kill, (pid, signal.SIGCONT))
     stop.start(), go.start()
-    run = open_loop(Target(url, [b"x"]), draw("constant", 50, 6, seed=1))
+    run = open_loop(Target(url, [b"x"]), draw("constant", 50, 10, seed=1))
     summary = summarise(run)
-    assert len(run.records) == 300
-    assert summary.latency_ms["p99"] >= 900
-    assert summary.latency_ms["p90"] >= 300, "a sixth of the run was due during the stall or just after"
+    assert len(run.records) == 500 and summary.statuses == {200: 500}
+    assert summary.latency_ms["p99"] >= 800, "six requests were due in the first 120 ms of the second"
+    assert summary.latency_ms["p95"] >= 400, "a tenth of the run was due during the second"
     assert summary.latency_ms["p50"] < 300
 
 
@@ -141,8 +142,89 @@ def test_load_that_cannot_be_offered(rate: float, duration_s: float, arrivals: s
 
 def test_a_rate_or_clients() -> None:
     for rate, clients in ((None, None), (1.0, 1)):
-        with pytest.raises(LoadError, match="one of the two"):
+        with pytest.raises(LoadError, match="one of them"):
             offer(Target("http://x", [b""]), rate, clients, 1)
+
+
+@given(st.lists(st.floats(0, 1e4), min_size=1).map(sorted), st.data())
+def test_a_trace_is_read_as_it_was_written(tmp_path_factory: pytest.TempPathFactory, times: list[float], data: st.DataObject) -> None:
+    noise = st.sampled_from(["", "  ", "# a comment", "\t# 7"])
+    lines = [line for time_s in times for line in (data.draw(noise), f" {time_s!r}{data.draw(st.sampled_from(['', ' # due']))}")]
+    trace = tmp_path_factory.getbasetemp() / "trace.txt"
+    trace.write_text("\n".join(lines), encoding="utf-8")
+    assert read_trace(trace).tolist() == times
+
+
+@given(st.lists(st.floats(0, 1e4), min_size=1).map(sorted), st.floats(0.1, 1e4), st.floats(0.1, 1e4))
+def test_a_trace_is_stretched_to_a_rate_and_cut_at_a_duration(
+    tmp_path_factory: pytest.TempPathFactory, times: list[float], rate: float, duration_s: float
+) -> None:
+    trace = tmp_path_factory.getbasetemp() / "trace.txt"
+    trace.write_text("\n".join(map(repr, times)))
+    if not times[-1]:
+        with pytest.raises(LoadError, match="no rate to change"):
+            replay(trace, rate)
+        return
+    stretched = replay(trace, rate)
+    assert len(stretched) / stretched[-1] == pytest.approx(rate)
+    assert stretched / stretched[-1] == pytest.approx(np.array(times) / times[-1])
+    kept = stretched[stretched < duration_s]
+    if len(kept):
+        assert replay(trace, rate, duration_s).tolist() == kept.tolist()
+    else:
+        with pytest.raises(LoadError, match="were to be run"):
+            replay(trace, rate, duration_s)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("0\n0.5\n\n0.4\n", "times.txt:4: 0.4 comes after 0.5; times must ascend"),
+        ("0\nsoon\n", "times.txt:2: 'soon' is no number"),
+        ("0 0.5\n", "times.txt:1: '0 0.5' is no number"),
+        ("nan", "times.txt:1: 'nan' is no number"),
+        ("0\ninf", "times.txt:2: 'inf' is no number"),
+        ("# head\n-1", "times.txt:2: -1 is negative"),
+        ("1764665295.2\n1764665295.9", "times.txt:1: 1764665295.2 s is more than a day"),
+        ("\n# nothing\n", "times.txt: holds no arrival time"),
+        ("", "times.txt: holds no arrival time"),
+        ("\x00\xff", "is no number"),
+    ],
+)
+def test_a_file_that_is_no_trace(tmp_path: Path, content: str, said: str) -> None:
+    (tmp_path / "times.txt").write_text(content)
+    with pytest.raises(LoadError) as raised:
+        read_trace(tmp_path / "times.txt")
+    assert said in str(raised.value)
+
+
+def test_a_trace_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(LoadError, match="poisson, constant or a file of times; there is no file"):
+        schedule(None, None, arrivals=str(tmp_path / "bursts"))
+    with pytest.raises(LoadError, match="cannot be read"):
+        read_trace(tmp_path)
+    (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(LoadError, match="cannot be read"):
+        read_trace(tmp_path / "binary")
+
+
+def test_a_trace_needs_no_rate_and_no_duration(known: Known, tmp_path: Path) -> None:
+    """Two requests due at once are both sent, then none for half a second."""
+    url, _ = known(0.0)
+    times = [0.1, 0.1, 0.6, *(0.6 + n / 100 for n in range(1, 60))]
+    (tmp_path / "times.txt").write_text("\n".join(map(str, times)))
+    planned = schedule(None, None, arrivals=str(tmp_path / "times.txt"))
+    assert planned.duration_s == pytest.approx(times[-1])
+    run = drive(Target(url, [b"x"]), planned)
+    assert [r.intended_s for r in run.records] == times
+    assert all(r.sent_s >= r.intended_s for r in run.records)
+    assert run.offered_per_s == pytest.approx(len(times) / times[-1])
+
+
+def test_a_trace_is_an_open_loop(tmp_path: Path) -> None:
+    (tmp_path / "times.txt").write_text("0\n1\n")
+    with pytest.raises(LoadError, match="one of them"):
+        schedule(None, 4, arrivals=str(tmp_path / "times.txt"))
 
 
 def records(latencies_ms: list[float], lag_ms: float = 0.0, gap_s: float = 0.01) -> list[RequestRecord]:

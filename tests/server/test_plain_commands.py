@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from batchline.ports import free_ports
 from tests import checkout
-from tests.server.conftest import free_ports
 from tests.server.served import moved
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from batchline.ports import free_ports
 from tests import checkout
 from tests.harness import ROOT
-from tests.server.conftest import free_ports
 from tests.server.served import moved
 
 # The suite cannot run itself; that this is the command CI runs is checked below.

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import subprocess
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchline.errors import MeasureError
-from batchline.fit import as_json, fit
-from batchline.measure import BATCH_SIZES, Subject, Turn, _turns, make_plan, parse_sizes
+from batchline.fit import as_json, compare, fit
+from batchline.measure import BATCH_SIZES, Subject, Turn, _turns, begin, make_plan, parse_sizes
+from batchline.measure import subject as find_subject
 from batchline.measured import FORMAT, BatchTime, Measured, Plan, RequestTime, SettingRun, read_measured, write_measured
 from batchline.properties import Configuration
 from batchline.recipe import Recipe
@@ -157,12 +159,21 @@ def test_no_json_breaks_the_reader(tmp_path_factory: pytest.TempPathFactory, con
             read_measured(path)
 
 
-PATHS = """plan.samples plan.batch_sizes plan.settings machine batches.0.round batches.0.batch_size batches.1.place batches.0.batch_ms
-batches.2.stages_ms requests.0.latency_ms settings.0.workers settings.1.per_s complete model""".split()
+PLACES = [
+    "plan.samples",
+    "plan.batch_sizes",
+    "plan.settings",
+    "machine",
+    "complete",
+    "model",
+    "requests.0.latency_ms",
+    "settings.0.workers",
+]
+PLACES += [f"batches.1.{name}" for name in ("round", "batch_size", "place", "batch_ms", "stages_ms")] + ["settings.1.per_s", "plan.rounds"]
 VALUES = st.none() | st.booleans() | st.floats() | st.integers(-3, 10**12) | st.just("x") | st.lists(st.integers(), max_size=2)
 
 
-@given(st.sampled_from(PATHS), VALUES)
+@given(st.sampled_from(PLACES), VALUES)
 def test_a_spoiled_value_is_refused_or_harmless(tmp_path_factory: pytest.TempPathFactory, where: str, value: Any) -> None:
     path = tmp_path_factory.mktemp("spoiled") / "run.json"
     write_measured(path, measured())
@@ -192,6 +203,56 @@ def test_fit_as_a_person_and_as_a_program_read_it(tmp_path: Path) -> None:
     assert "c = 5.00 ms a batch" in shown and "ceiling 1 + c/m = 6.00 times" in shown and "TorchServe adds 1.00 ms a batch" in shown
     assert max(map(len, shown.splitlines()[:8])) <= 80
     assert json.loads(subprocess.run([*command, "--json"], capture_output=True, text=True, check=True).stdout)["c_ms"] == pytest.approx(5)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Subject:
+    """A model folder and an archive; neither is ever opened."""
+    folder = tmp_path / "models" / "digits"
+    (folder / "samples").mkdir(parents=True)
+    for name in ("handler.py", "model-config.yaml", "samples/one"):
+        (folder / name).write_text("")
+    (tmp_path / "digits.mar").write_bytes(b"archive")
+    return find_subject("digits", tmp_path / "models", tmp_path, Configuration(Path("c"), {}, {}))
+
+
+def test_an_earlier_measurement_is_kept_unless_told(model: Subject, tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    path.write_text("precious")
+    for resume, said in ((False, "--overwrite"), (True, "no JSON")):
+        with pytest.raises(MeasureError, match=said):
+            begin(model, path, resume=resume)
+        assert path.read_text() == "precious"
+    assert begin(model, path, overwrite=True).batches == []
+    assert path.read_text() == "precious", "not before there is something to put in its place"
+
+
+def test_resume_goes_on_with_its_own_plan_only(model: Subject, tmp_path: Path) -> None:
+    path, begun = tmp_path / "run.json", measured()
+    for changed, said in (("archive_sha256", "has changed"), ("model", "is a measurement of other")):
+        write_measured(path, replace(begun, **{changed: "other"}))
+        with pytest.raises(MeasureError, match=said):
+            begin(model, path, resume=True)
+    write_measured(path, replace(begun, archive_sha256=hashlib.sha256(b"archive").hexdigest()))
+    assert begin(model, path, resume=True, quick=True).plan == begun.plan
+
+
+@pytest.mark.parametrize(("missing", "said"), [("digits.mar", "make archive"), ("models/digits/samples/one", "put real ones there")])
+def test_nothing_to_measure(model: Subject, tmp_path: Path, missing: str, said: str) -> None:
+    (tmp_path / missing).unlink()
+    with pytest.raises(MeasureError, match=said):
+        find_subject("digits", tmp_path / "models", tmp_path, model.base)
+
+
+def test_a_folder_that_is_not_there_is_said_before_anything_starts(model: Subject, tmp_path: Path) -> None:
+    with pytest.raises(MeasureError, match="no folder"):
+        begin(model, tmp_path / "nowhere" / "run.json")
+
+
+def test_two_measurements_agree_or_the_machine_is_named() -> None:
+    assert compare(fit(measured()), fit(measured()))[-1].startswith("they agree")
+    said = compare(fit(measured()), fit(measured(c=9)))
+    assert said[0].startswith("c: 5.00 ms") and "10.00 ms" in said[0] and "too noisy" in said[-1]
 
 
 def subject(threads: int | None = None) -> Subject:

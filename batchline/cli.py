@@ -99,28 +99,116 @@ def load(
     model: str,
     rate_per_s: Annotated[float | None, typer.Option(help="Open loop: requests a second, whatever becomes of them.")] = None,
     clients: Annotated[int | None, typer.Option(help="Closed loop: clients that wait for their answers.")] = None,
-    duration_s: Annotated[float, typer.Option(help="Seconds.")] = 30.0,
-    arrivals: Annotated[str, typer.Option(help="poisson or constant; open loop only.")] = "poisson",
-    seed: Annotated[int, typer.Option(help="Of the arrival times.")] = 1,
+    duration_s: Annotated[float | None, typer.Option(help="Seconds; 30 unless given, or all of a trace.")] = None,
+    arrivals: Annotated[str, typer.Option(help="poisson, constant, or a file of times, one a line in seconds; open loop.")] = "poisson",
+    seed: Annotated[int, typer.Option(help="Of poisson arrivals.")] = 1,
+    protocol: Annotated[str, typer.Option(help="rest or grpc.")] = "rest",
+    channels: Annotated[int, typer.Option(help="Connections over gRPC.")] = 1,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="Every request, as JSON.")] = None,
     config: Config = CONFIG,
     models: Models = MODELS,
 ) -> None:
-    """Send MODEL its own samples at a rate, or from N clients; exit 1 when the run is INVALID."""
+    """Send MODEL its own samples at a rate, as a trace says, or from N clients; exit 1 when the run is INVALID."""
     from batchline import load as generator
     from batchline import runfile, showload
     from batchline.properties import read_configuration
     from batchline.summary import summarise
 
     console = Console()
-    target = generator.target(read_configuration(config), model, models)
-    with showload.show_progress(console, duration_s) as progress:
-        run = generator.offer(target, rate_per_s, clients, duration_s, arrivals, seed, progress)
+    schedule = generator.schedule(rate_per_s, clients, duration_s, arrivals, seed)
+    target = generator.target(read_configuration(config), model, models, protocol=protocol, channels=channels)
+    with showload.show_progress(console, schedule.duration_s) as progress:
+        run = generator.drive(target, schedule, progress)
     if output:
         runfile.write(output, model, run)
     summary = summarise(run)
     showload.show_summary(console, summary)
     raise typer.Exit(1 if summary.invalid else 0)
+
+
+@app.command()
+def stages(
+    model: str,
+    clients: Annotated[int | None, typer.Option(help="That many clients that wait for their answers; else one request at a time.")] = None,
+    rate_per_s: Annotated[float | None, typer.Option(help="Requests a second, whatever becomes of them.")] = None,
+    duration_s: Annotated[float, typer.Option(help="Seconds.")] = 10.0,
+    as_json: Annotated[bool, typer.Option("--json", help="The same as JSON.")] = False,
+    config: Config = CONFIG,
+    models: Models = MODELS,
+) -> None:
+    """Show one request to MODEL as a sum of stages, each measured; exit 1 when they do not add up to the total."""
+    import json
+
+    from batchline import journey, showload, showstages
+    from batchline import stages as analysis
+    from batchline.properties import read_configuration
+
+    offered = journey.Offered(duration_s, rate_per_s, clients)
+    offered.check()
+    subject = journey.subject(read_configuration(config), model, models)
+    with showload.show_progress(Console(stderr=True), duration_s) as progress:
+        measured = journey.measure(subject, offered, progress)
+    found = analysis.add_up(measured)
+    if as_json:
+        typer.echo(json.dumps(analysis.as_json(found), allow_nan=False, indent=1))
+    else:
+        showstages.show_journey(Console(), found)
+    raise typer.Exit(1 if found.doubts else 0)
+
+
+@app.command()
+def measure(
+    model: str,
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="The raw values; run-MODEL.json unless given.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Under a minute on two cores; wider intervals.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the measurement in the file.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier measurement.")] = False,
+    batch_sizes: Annotated[str, typer.Option(help="Comma-separated, 1 among them, instead of the plan's own.")] = "",
+    config: Config = CONFIG,
+    model_store: Store = STORE,
+    models: Models = MODELS,
+) -> None:
+    """Measure what a batch of MODEL costs, on a TorchServe started for it beside any that runs."""
+    from batchline import fit as fitting
+    from batchline import measure as measuring
+    from batchline import showmeasure
+    from batchline.properties import read_configuration
+
+    console, path = Console(), output or Path(f"run-{model}.json")
+    subject = measuring.subject(model, models, model_store, read_configuration(config))
+    measured = measuring.begin(subject, path, resume, overwrite, quick, measuring.parse_sizes(batch_sizes))
+    showmeasure.show_plan(console, measured.plan)
+    try:
+        with showmeasure.show_progress(console) as progress:
+            measuring.measure(subject, measured, path, progress)
+    except KeyboardInterrupt:
+        showmeasure.show_interrupted(console, path)
+        raise typer.Exit(130) from None
+    showmeasure.show_fit(console, fitting.fit(measured))
+    showmeasure.show_where(console, path)
+
+
+@app.command()
+def fit(
+    run: Annotated[Path, typer.Argument(metavar="RUN.JSON", help="What `batchline measure` wrote.")],
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    against: Annotated[Path | None, typer.Option(help="Another measurement of the model: do they agree?")] = None,
+) -> None:
+    """Show the line T(B) = c + B·m of a measurement: a pure function of its file."""
+    import json
+
+    from batchline import fit as fitting
+    from batchline import showmeasure
+    from batchline.measured import read_measured
+
+    found = fitting.fit(read_measured(run))
+    if as_json:
+        typer.echo(json.dumps(fitting.as_json(found), allow_nan=False, indent=1))
+    else:
+        showmeasure.show_fit(Console(), found)
+    if against:
+        for line in fitting.compare(found, fitting.fit(read_measured(against))):
+            typer.echo(line, err=as_json)
 
 
 def main() -> None:

@@ -18,7 +18,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
@@ -34,6 +33,7 @@ from batchline.properties import Configuration
 from batchline.ready import Progress, alive, archives, descendants, wait_ready
 from batchline.workerlog import WorkerLog
 
+LOG_CONFIG = Path(__file__).resolve().with_name("log4j2.xml")  # what is written about a request or a metric costs throughput
 APIS = ("inference", "management", "metrics")
 STOP_S = 30.0
 WORKERS_STOP_S = 2.0  # workers leave by themselves when the JVM's socket closes
@@ -199,8 +199,8 @@ def _launch(
 ) -> RunningServer:
     command = [str(Path(sys.executable).parent / "torchserve"), "--start", "--ncs", "--ts-config", str(configuration.path.resolve())]
     command += ["--model-store", str(model_store.resolve())]
-    if "log4j" not in configuration.get("vmargs", "") and (log_config := _quiet_console(home)):
-        command += ["--log-config", str(log_config)]
+    if "log4j" not in configuration.get("vmargs", "") and LOG_CONFIG.is_file():
+        command += ["--log-config", str(LOG_CONFIG)]
     with (log.folder / "console.log").open("ab") as console:
         environment = {**_environment(temp, log.folder), **added}
         try:  # a session of its own: Ctrl-C and a closed terminal reach us, not the server
@@ -235,18 +235,6 @@ def _environment(temp: Path, logs: Path) -> dict[str, str]:
         environment.pop(name, None)
     own = {"TEMP": temp, "TMPDIR": temp, "LOG_LOCATION": logs, "METRICS_LOCATION": logs}  # TEMP: the JVM's, TMPDIR: the pid file's
     return environment | {key: str(value) for key, value in own.items()}
-
-
-def _quiet_console(home: Path) -> Path | None:
-    """TorchServe's own log configuration less its copy of everything on stdout, which nothing would ever roll over."""
-    jar = next((Path(p, "ts/frontend/model-server.jar") for p in sys.path if Path(p, "ts/frontend/model-server.jar").is_file()), None)
-    if jar is None:
-        return None
-    with zipfile.ZipFile(jar) as archive:
-        text = archive.read("log4j2.xml").decode()
-    path = home / ".batchline" / "log4j2.xml"
-    path.write_text(text.replace('<AppenderRef ref="STDOUT"/>', ""), encoding="utf-8")
-    return path
 
 
 def _end(process: psutil.Process) -> None:

@@ -2,6 +2,8 @@
 
 No NaN or Infinity leaves: JSON has no such number, so they become null. Numbers, arrays and tensors of every library
 become JSON's; bytes become base64; a value that contains itself, or that nothing here knows, fails its own request.
+
+With orjson the same values come sooner; small numbers are then written 1e-7 instead of 1e-07.
 """
 
 from __future__ import annotations
@@ -13,22 +15,34 @@ import itertools
 import json
 import math
 import os
+import uuid
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from .errors import ServerFault
 from .payload import Request
 
+try:
+    import orjson
+except ImportError:  # only faster
+    orjson = None  # type: ignore[assignment]
+
 JSON_TYPE = "application/json"
 BYTES_TYPE = "application/octet-stream"
 MAX_DEPTH = 64
 Tensor = dict[str, Any]
+_AS_THEY_ARE = {bool, int, str, type(None)}
 
 
 def to_jsonable(value: Any, depth: int = 0) -> Any:
     """A value that json.dumps takes. Raises ServerFault for one that has no JSON form."""
     if depth > MAX_DEPTH:
         raise ServerFault(f"the answer is nested more than {MAX_DEPTH} deep, or contains itself")
+    kind = type(value)
+    if kind in _AS_THEY_ARE:
+        return value
+    if kind is dict and all(type(key) is str for key in value):
+        return {key: to_jsonable(inner, depth + 1) for key, inner in value.items()}
     if value is None or isinstance(value, (bool, int, str)):
         return value.value if isinstance(value, enum.Enum) else value
     if isinstance(value, float):
@@ -52,6 +66,8 @@ def _unfold(value: Any) -> Any:
         return value.value
     if isinstance(value, os.PathLike):
         return os.fspath(value)
+    if isinstance(value, uuid.UUID):
+        return str(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     if hasattr(value, "detach"):  # a tensor, perhaps on a GPU, perhaps bfloat16, which numpy does not know
@@ -64,8 +80,25 @@ def _unfold(value: Any) -> Any:
 
 
 def dump(value: Any) -> bytes:
-    """Compact UTF-8 JSON. A lone surrogate, which UTF-8 cannot hold, becomes '?'."""
-    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode("utf-8", "replace")
+    """Compact UTF-8 JSON of what to_jsonable gives. A lone surrogate, which UTF-8 cannot hold, becomes '?'."""
+    return _ENCODER.encode(value).encode("utf-8", "replace")
+
+
+_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+# What orjson would write in its own way, or faster than to_jsonable looks at it, is left to to_jsonable.
+_OPTIONS = orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_SUBCLASS if orjson else None
+
+
+def to_json(value: Any) -> bytes:
+    """dump(to_jsonable(value)), at once where orjson knows all that is in it. Raises ServerFault."""
+    if orjson:
+        try:
+            text: bytes = orjson.dumps(value, option=_OPTIONS)
+        except TypeError:
+            return dump(to_jsonable(value))
+        if text.count(b"[") + text.count(b"{") <= MAX_DEPTH:  # else it may be too deep
+            return text
+    return dump(to_jsonable(value))
 
 
 def annotate(answer: Any, notes: Mapping[str, Any]) -> Any:
@@ -89,15 +122,15 @@ def encode(request: Request, answers: list[Any], model_name: str, model_version:
         model_version: for KServe v2.
     """
     if request.protocol == "v1":
-        return dump({"predictions": to_jsonable(answers)}), JSON_TYPE
+        return to_json({"predictions": answers}), JSON_TYPE
     if request.protocol == "v2":
         head = {"model_name": model_name, "model_version": model_version}
         echoed = {} if request.id is None else {"id": request.id}
-        return dump({**head, **echoed, "outputs": tensors(to_jsonable(answers))}), JSON_TYPE
+        return to_json({**head, **echoed, "outputs": tensors(to_jsonable(answers))}), JSON_TYPE
     (answer,) = answers
     if isinstance(answer, (bytes, bytearray)):  # a handler's own picture or file goes out as it is
         return bytes(answer), BYTES_TYPE
-    return dump(to_jsonable(answer)), JSON_TYPE
+    return to_json(answer), JSON_TYPE
 
 
 def tensors(answers: list[Any]) -> list[Tensor]:

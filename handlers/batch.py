@@ -18,9 +18,9 @@ from typing import Any, ClassVar
 import torch
 from ts.torch_handler.base_handler import BaseHandler
 
-from . import answer, payload, runtime
+from . import answer, payload, runtime, wire
 from .classify import read_labels
-from .clock import StageClock, queue_seconds
+from .clock import StageClock, queue_seconds, with_queue
 from .errors import BadInput, BadRows, ModelLoadError, NotSupported, RequestError, ServerFault
 from .exchange import Exchange, Row
 from .metrics import Metrics
@@ -55,6 +55,7 @@ class BatchHandler(BaseHandler):  # type: ignore[misc]
     raw: ClassVar[payload.Raw] = "bytes"
     expects: ClassVar[str] = "one instance as bytes or JSON"
     chunk: ClassVar[int] = 64
+    _torch_model: Any = None
     deadline_s = math.inf  # time.monotonic() after which nothing of the batch is begun; none while the model loads
 
     # ---- loading
@@ -82,7 +83,9 @@ class BatchHandler(BaseHandler):  # type: ignore[misc]
         self.max_request_instances = self.setting("max_request_instances", payload.MOST, at_least=1)
         self.budget_s = self.setting("responseTimeout", RESPONSE_TIMEOUT_S, at_least=1) * BUDGET
         self.max_response_bytes = self.setting("max_response_size", MAX_RESPONSE_BYTES, at_least=1)
-        self.metrics = Metrics(context.metrics, context.model_name)
+        if self.setting("fast_wire", True):
+            wire.install()
+        self.metrics = Metrics(context.metrics if self.setting("metrics", True) else None, context.model_name)
         self.device = runtime.pick_device(properties.get("gpu_id"))
         self.map_location = self.device.type
         self.threads = runtime.Threads(self.setting("threads", 0, at_least=0) or None)
@@ -101,6 +104,8 @@ class BatchHandler(BaseHandler):  # type: ignore[misc]
     def setting(self, key: str, default: Any, at_least: float | None = None) -> Any:
         """A value of model-config.yaml; a wrong type or range is refused at load, not at the first request."""
         value = self.config.get(key, default)
+        if type(default) is bool and type(value) is not bool:
+            raise ModelLoadError(f"model-config.yaml: {key} must be true or false, not {value!r}")
         if type(default) is int and type(value) is not int:
             raise ModelLoadError(f"model-config.yaml: {key} must be a whole number, not {value!r}")
         numeric = isinstance(default, (int, float)) and not isinstance(default, bool)
@@ -277,6 +282,14 @@ class BatchHandler(BaseHandler):  # type: ignore[misc]
         """What GET /models/NAME?customized=true shows."""
         return {"handler": type(self).__name__, "about": (type(self).__doc__ or "").strip(), "expects": self.expects}
 
+    def differentiable(self) -> Any:
+        """The model as torch's own, through which gradients flow; loaded when it is first asked for where another form serves."""
+        if isinstance(self.model, torch.nn.Module):
+            return self.model
+        if self._torch_model is None:
+            self._torch_model = runtime.load_weights(self.model_dir, self.manifest, self.config, self.device)
+        return self._torch_model
+
     def to_device(self, value: Any) -> Any:
         """A CPU tensor on its way to the GPU goes through pinned memory, so that the copy does not wait for it."""
         if not isinstance(value, torch.Tensor) or value.device == self.device:
@@ -339,13 +352,14 @@ class BatchHandler(BaseHandler):  # type: ignore[misc]
 
     def _report(self, exchanges: list[Exchange], clock: StageClock, begin_s: float) -> None:
         """Status, headers and metrics."""
+        timing = clock.server_timing(len(exchanges))
         for exchange in exchanges:
             index, status = exchange.index, exchange.status
             queue_s = queue_seconds(exchange.headers.get("x-request-start"), begin_s)
             if status != 200:
                 self.context.set_response_status(status, HTTPStatus(status).phrase, index)
             self.context.set_response_content_type(index, exchange.content_type)
-            self.context.set_response_header(index, "Server-Timing", clock.server_timing(len(exchanges), queue_s))
+            self.context.set_response_header(index, "Server-Timing", with_queue(timing, queue_s))
             if exchange.error and status < 500:
                 self.metrics.bad_input(exchange.error.kind)
         self.metrics.batch(clock.seconds, len(exchanges))

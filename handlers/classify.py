@@ -21,11 +21,23 @@ def top_labels(logits: torch.Tensor, top_k: int, labels: Mapping[str, Any] | Non
         labels: class index as text -> name; a class without a name is called by its index.
     """
     scores, indices = logits.float().softmax(1).topk(min(top_k, logits.shape[1]))
-    names = labels or {}
+    names = _Names(labels or {})
     return [
-        [{"label": names.get(str(i), str(i)), "index": i, "score": score} for i, score in zip(row_indices, row_scores, strict=True)]
+        [{"label": names[i], "index": i, "score": score} for i, score in zip(row_indices, row_scores, strict=True)]
         for row_indices, row_scores in zip(indices.tolist(), scores.tolist(), strict=True)
     ]
+
+
+class _Names(dict[int, Any]):
+    """Class index -> name, each looked up once a batch."""
+
+    def __init__(self, labels: Mapping[str, Any]) -> None:
+        super().__init__()
+        self.labels = labels
+
+    def __missing__(self, index: int) -> Any:
+        found = self[index] = self.labels.get(str(index), str(index))
+        return found
 
 
 def read_labels(model_dir: Path) -> dict[str, Any] | None:

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 
 STAGES = ("deserialize", "preprocess", "inference", "serialize")
 ONE_DAY_S = 86400.0
@@ -25,20 +24,34 @@ class StageClock:
     def __init__(self) -> None:
         self.seconds = dict.fromkeys(STAGES, 0.0)
 
-    @contextmanager
-    def stage(self, name: str) -> Iterator[None]:
+    def stage(self, name: str) -> AbstractContextManager[None]:
         """Counts the time of the block for `name`, also when it raises."""
-        begin = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.seconds[name] += time.perf_counter() - begin
+        return _Stage(self.seconds, name)
 
     def server_timing(self, batch: int, queue_s: float | None = None) -> str:
         """The Server-Timing header: milliseconds a stage, and the number of requests in the batch."""
-        queue = [] if queue_s is None else [f"queue;dur={queue_s * 1e3:.3f}"]
         stages = [f"{name};dur={seconds * 1e3:.3f}" for name, seconds in self.seconds.items()]
-        return ", ".join([*queue, *stages, f'batch;desc="{batch}"'])
+        return with_queue(", ".join([*stages, f'batch;desc="{batch}"']), queue_s)
+
+
+class _Stage(AbstractContextManager[None]):
+    """A block whose time is counted."""
+
+    __slots__ = ("begin", "name", "seconds")
+
+    def __init__(self, seconds: dict[str, float], name: str) -> None:
+        self.seconds, self.name = seconds, name
+
+    def __enter__(self) -> None:
+        self.begin = time.perf_counter()
+
+    def __exit__(self, *raised: object) -> None:
+        self.seconds[self.name] += time.perf_counter() - self.begin
+
+
+def with_queue(timing: str, queue_s: float | None) -> str:
+    """A Server-Timing header of the batch, as one of its requests gets it: with its own wait where that is known."""
+    return timing if queue_s is None else f"queue;dur={queue_s * 1e3:.3f}, {timing}"
 
 
 def queue_seconds(request_start: str | None, now_s: float) -> float | None:
@@ -50,8 +63,10 @@ def queue_seconds(request_start: str | None, now_s: float) -> float | None:
 
     The sender's clock may be a little ahead of ours: up to a second in the future counts as 0.
     """
+    if not request_start:
+        return None
     try:
-        sent_s = float((request_start or "").strip().removeprefix("t="))
+        sent_s = float(request_start.strip().removeprefix("t="))
     except ValueError:
         return None
     waited = now_s - sent_s

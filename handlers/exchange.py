@@ -10,7 +10,7 @@ from .errors import RequestError
 from .payload import Request
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Exchange:
     """One request of a batch and what becomes of it."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -14,7 +15,7 @@ from .classify import top_labels
 from .errors import ModelLoadError, NotSupported
 from .exchange import Row
 from .payload import Raw
-from .picture import INTERPOLATIONS, MAX_PIXELS, decode_image, resize_and_crop
+from .picture import INTERPOLATIONS, LEFT_OF_SIDE, MAX_PIXELS, Fit, decode_image, fit_image
 
 
 class ImageHandler(BatchHandler):
@@ -51,8 +52,11 @@ class ImageHandler(BatchHandler):
 
     def normalise(self, pictures: list[torch.Tensor]) -> torch.Tensor:
         """uint8 (H, W, 3) each -> float32 (B, 3, H, W), as (x / 255 - mean) / std."""
-        batch = self.to_device(torch.stack(pictures)).permute(0, 3, 1, 2).float()
-        return batch.sub_(self.mean * 255).div_(self.std * 255)  # type: ignore[no-any-return]
+        batch = self.to_device(torch.stack(pictures))
+        width = batch.shape[2]
+        mean, std = ((values * 255).flatten().repeat(width) for values in (self.mean, self.std))  # a row long: no broadcast over 3 values
+        rows = batch.flatten(2).float().sub_(mean).div_(std)
+        return rows.unflatten(2, (width, 3)).permute(0, 3, 1, 2)  # type: ignore[no-any-return]
 
 
 def pixels(picture: Image.Image) -> torch.Tensor:
@@ -64,7 +68,8 @@ class ImageClassifier(ImageHandler):
     """A class from a picture.
 
     model-config.yaml: `resize` (shorter side, 256), `crop` (centre square, 224), `interpolation` (bilinear), `mean`, `std`,
-    `top_k` (5), `max_pixels`, `background`.
+    `top_k` (5), `max_pixels`, `background`, `scaled_decode` (true: a JPEG may be decoded smaller while its shorter side stays
+    twice `resize`; a number: that many times; false: never).
     """
 
     def prepare(self) -> None:
@@ -73,7 +78,16 @@ class ImageClassifier(ImageHandler):
         self.crop = int(self.setting("crop", 224, at_least=1))
         self.resize = int(self.setting("resize", 256, at_least=self.crop))
         self.interpolation = self.interpolation_of(self.config.get("interpolation", "bilinear"))
+        self.fit = Fit(self.resize, self.crop, self.interpolation, self._left_of_side())
         self.top_k = self.setting("top_k", 5, at_least=1)
+
+    def _left_of_side(self) -> float:
+        value = self.config.get("scaled_decode", True)
+        if isinstance(value, bool):
+            return LEFT_OF_SIDE if value else math.inf
+        if not isinstance(value, (int, float)) or not value >= 1:
+            raise ModelLoadError(f"model-config.yaml: scaled_decode must be true, false or a number of at least 1, not {value!r}")
+        return value
 
     def preprocess(self, data: Sequence[Any]) -> torch.Tensor:
         """Rows of picture files -> float32 (B, 3, crop, crop)."""
@@ -85,7 +99,7 @@ class ImageClassifier(ImageHandler):
 
     def decode(self, value: Any) -> torch.Tensor:
         """A picture file -> uint8 (crop, crop, 3)."""
-        return pixels(resize_and_crop(self.picture(value), self.resize, self.crop, self.interpolation))
+        return torch.from_numpy(fit_image(value, self.fit, self.max_pixels, self.background))
 
     def explain_row(self, row: Row) -> Any:
         """The best label and how much each pixel spoke for it: captum's integrated gradients, summed over the colours.
@@ -97,9 +111,9 @@ class ImageClassifier(ImageHandler):
             from captum.attr import IntegratedGradients
         except ImportError:
             raise NotSupported("explanations need captum in the server's Python: pip install captum", kind="unsupported") from None
-        inputs = self.preprocess([row])
+        inputs, model = self.preprocess([row]), self.differentiable()
         with torch.no_grad():
-            best = self.postprocess(self.model(inputs))[0][0]
-        attribution = IntegratedGradients(self.model).attribute(inputs, target=best["index"], n_steps=20, internal_batch_size=4)
+            best = self.postprocess(model(inputs))[0][0]
+        attribution = IntegratedGradients(model).attribute(inputs, target=best["index"], n_steps=20, internal_batch_size=4)
         heat = attribution[0].sum(0)  # (H, W)
         return {**best, "attribution": [[round(v, 6) for v in line] for line in heat.tolist()]}

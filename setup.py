@@ -7,9 +7,17 @@ from setuptools.command.build_py import build_py
 # handlers), nvidia-ml-py (GPU metrics), requests and numpy.
 TORCHSERVE_FORGETS = ["pyyaml>=6.0.3,<7", "captum>=0.9,<0.10", "nvidia-ml-py>=13,<14", "requests>=2.32,<3", "numpy>=1.26,<3"]
 
-SERVE = ["torchserve==0.12.0", "torch==2.14.1", "torchvision==0.29.1", "pillow>=10.3", "tokenizers>=0.20", *TORCHSERVE_FORGETS]
+SERVE = [
+    "torchserve==0.12.0",
+    "torch==2.14.1",
+    "torchvision==0.29.1",
+    "pillow>=10.3",
+    "tokenizers>=0.20",
+    "onnxruntime>=1.20",
+    *TORCHSERVE_FORGETS,
+]
 
-# Builds the three models' weights; none of it is needed to serve them.
+# Builds the three models' weights and their ONNX forms; none of it is needed to serve them.
 ARCHIVE = [
     "torch-model-archiver==0.12.0",
     "torch==2.14.1",
@@ -20,6 +28,8 @@ ARCHIVE = [
     "safetensors>=0.4",
     "transformers>=4.45",
     "scikit-learn>=1.4",
+    "onnx>=1.17",
+    "onnxscript>=0.1",
 ]
 
 # Stubs refuse a grpcio or protobuf older than the grpcio-tools that made them; pyproject.toml pins that one, so change both together.
@@ -39,9 +49,7 @@ DEV = [
     "types-psutil",
     "prometheus-client>=0.20",
     *GRPC,
-    "onnx>=1.17",
-    "onnxruntime>=1.20",
-    "onnxscript>=0.1",
+    "openvino>=2025",
 ]
 
 

@@ -3,7 +3,8 @@
 What it takes for a batch is the model's; what a server takes more is TorchServe's.
 
 `python -m batchline.alone ARCHIVE BATCH_SIZE SAMPLE...` is that process: it unpacks the archive, loads it, prints {"ready": true}, and
-answers each line N on stdin, once its batch of N samples is done, with a line {"batch_ms": .., "stages_ms": {..}}.
+answers each line N on stdin, once its batch of N samples is done, with a line {"batch_ms": .., "stages_ms": {..}}; and the line
+`answers` with the bodies that the samples get, each sent by itself.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from batchline.client import parse_server_timing, stage_times
 from batchline.errors import MeasureError
 
 END_S = 10.0
+FALLBACK = "RUNTIME_FALLBACK"  # handlers/runtime.py
 
 
 class Alone:
@@ -41,7 +43,7 @@ class Alone:
     """
 
     def __init__(self, archive: Path, samples: Sequence[Path], batch_size: int, environment: dict[str, str]) -> None:
-        self.log = tempfile.TemporaryFile("w+")  # noqa: SIM115 (closed in __exit__)
+        self.log = tempfile.TemporaryFile("a+")  # noqa: SIM115 (closed in __exit__)
         command = [sys.executable, "-m", "batchline.alone", str(archive.resolve()), str(batch_size)]
         command += [str(sample.resolve()) for sample in samples]
         self.process = subprocess.Popen(
@@ -76,6 +78,28 @@ class Alone:
         answer = self._line()
         return float(answer["batch_ms"]), dict(answer["stages_ms"])
 
+    def run_for(self, batch_size: int, seconds: float, least: int) -> list[tuple[float, dict[str, float]]]:
+        """Batches one after the other, as `run`, for so long and at least so many; the first is a warm-up and left out."""
+        self.run(batch_size)
+        until_s, found = time.perf_counter() + seconds, [self.run(batch_size)]
+        while len(found) < least or time.perf_counter() < until_s:
+            found.append(self.run(batch_size))
+        return found
+
+    def check_fallback(self) -> None:
+        """Raises MeasureError where the handler took another runtime than its archive names; it says so in its log."""
+        self.log.seek(0)
+        said = [line for line in self.log.read().splitlines() if FALLBACK in line]
+        if said:
+            raise MeasureError(said[-1].partition(FALLBACK)[2].strip())
+
+    def answers(self) -> list[Any]:
+        """What each sample is answered, sent by itself; parsed where it is JSON."""
+        assert self.process.stdin
+        self.process.stdin.write("answers\n")
+        self.process.stdin.flush()
+        return [_parsed(body) for body in self._line()["answers"]]
+
     def _line(self) -> dict[str, Any]:
         assert self.process.stdout
         line = self.process.stdout.readline()
@@ -97,8 +121,12 @@ def _serve(archive: Path, batch_size: int, samples: Sequence[bytes]) -> None:
         print(json.dumps({"ready": True}), file=answers, flush=True)
         turns = itertools.cycle(samples)  # on from batch to batch: batches of one take every sample in turn
         for line in sys.stdin:
+            if line.strip() == "answers":
+                print(json.dumps({"answers": [run([_request(body, 0)])["bodies"][0] for body in samples]}), file=answers, flush=True)
+                continue
             requests = [_request(body, number) for number, body in enumerate(itertools.islice(turns, int(line)))]
-            print(json.dumps(run(requests)), file=answers, flush=True)
+            done = run(requests)
+            print(json.dumps({"batch_ms": done["batch_ms"], "stages_ms": done["stages_ms"]}), file=answers, flush=True)
 
 
 def _load(folder: Path, batch_size: int) -> Any:
@@ -138,22 +166,30 @@ def _request(body: bytes, number: int) -> dict[str, Any]:
 
 def _timed(service: Any) -> Callable[[Sequence[dict[str, Any]]], dict[str, Any]]:
     """Runs a batch through Service.predict and times the handler's entry point in it: encoding the answers is TorchServe's."""
-    entry, took_s = service._entry_point, [0.0]
+    entry, took_s, bodies = service._entry_point, [0.0], list[str]()
 
     def timed(data: Any, context: Any) -> Any:
         began_s = time.perf_counter()
         answers = entry(data, context)
         took_s[0] = time.perf_counter() - began_s
+        bodies[:] = [body.decode("utf-8", "replace") if isinstance(body, (bytes, bytearray)) else json.dumps(body) for body in answers]
         return answers
 
     def run(requests: Sequence[dict[str, Any]]) -> dict[str, Any]:
         service.predict(requests)
         headers = service.context.request_processor[0].get_response_headers()
         timing = parse_server_timing(headers.get("Server-Timing", ""))
-        return {"batch_ms": took_s[0] * 1e3, "stages_ms": stage_times(timing)}
+        return {"batch_ms": took_s[0] * 1e3, "stages_ms": stage_times(timing), "bodies": list(bodies)}
 
     service._entry_point = timed
     return run
+
+
+def _parsed(body: str) -> Any:
+    try:
+        return json.loads(body)
+    except ValueError:
+        return body
 
 
 if __name__ == "__main__":

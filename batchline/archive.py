@@ -13,8 +13,9 @@ import tempfile
 import zipfile
 from pathlib import Path
 
+from batchline.convert import convert
 from batchline.errors import ArchiveError
-from batchline.recipe import WEIGHT_SUFFIXES, Recipe, read_recipe
+from batchline.recipe import CHOICE, WEIGHT_SUFFIXES, Recipe, read_recipe
 
 PACKAGE = Path(__file__).resolve().parent
 # What stays out of the archive, or gets into it by an argument of the archiver's own. Everything else of the folder goes in.
@@ -65,13 +66,18 @@ def build(name: str, models: Path = Path("models"), store: Path = Path("model_st
     recipe = read_recipe(name, models)
     weights_folder = make_weights(recipe, build_dir)
     with tempfile.TemporaryDirectory(prefix="batchline-archive-") as scratch:
-        mar = _pack(recipe, weights_folder, Path(scratch))
+        mar = _pack(recipe, weights_folder, forms_folder(name, build_dir), Path(scratch))
         check(mar)
         store.mkdir(parents=True, exist_ok=True)
         arriving = store / f".{name}.mar.{os.getpid()}"
         shutil.copy(mar, arriving)
         os.replace(arriving, store / f"{name}.mar")
     return store / f"{name}.mar"
+
+
+def forms_folder(name: str, build_dir: Path = Path("build")) -> Path:
+    """Where other forms of a model's weights are kept between builds."""
+    return build_dir / "forms" / name
 
 
 def make_weights(recipe: Recipe, build_dir: Path) -> Path:
@@ -95,7 +101,7 @@ def make_weights(recipe: Recipe, build_dir: Path) -> Path:
 
 def _sources(recipe: Recipe) -> list[Path]:
     """What export.py may read: everything in the folder but what only the handler does."""
-    served = {recipe.handler, recipe.folder / "model-config.yaml", recipe.folder / "labels.txt", *recipe.samples}
+    served = {recipe.handler, recipe.folder / "model-config.yaml", recipe.folder / "labels.txt", recipe.folder / CHOICE, *recipe.samples}
     return [path for path in recipe.folder.rglob("*") if path.is_file() and path not in served and "__pycache__" not in path.parts]
 
 
@@ -110,7 +116,8 @@ def _export(recipe: Recipe, out: Path) -> None:
         raise ArchiveError(f"{recipe.export} wrote no weights ({', '.join(WEIGHT_SUFFIXES)}) into the folder it was given.")
 
 
-def _weights(folder: Path) -> Path:
+def weights_of(folder: Path) -> Path:
+    """The one weights file in a folder; raises ArchiveError where there is none or a second."""
     found = sorted(path for path in folder.iterdir() if path.suffix in WEIGHT_SUFFIXES)
     if len(found) != 1:
         names = ", ".join(path.name for path in found) or "none"
@@ -120,13 +127,15 @@ def _weights(folder: Path) -> Path:
     return found[0]
 
 
-def _pack(recipe: Recipe, weights_folder: Path, scratch: Path) -> Path:
+def _pack(recipe: Recipe, weights_folder: Path, form_folder: Path, scratch: Path) -> Path:
     """Runs torch-model-archiver on a staged tree. It deletes $TMPDIR/<model-name> first, so it gets a TMPDIR of its own."""
     staged, out, tmp = scratch / "extra", scratch / "out", scratch / "tmp"
     for folder in (staged, out, tmp):
         folder.mkdir()
-    weights = _weights(weights_folder)
+    weights = weights_of(weights_folder)
     _stage(recipe, weights_folder, staged)
+    if form := convert(weights, recipe.runtime, form_folder):
+        shutil.copy(form, staged / form.name)
     command = [str(Path(sys.executable).with_name("torch-model-archiver")), "--model-name", recipe.name, "--version", recipe.version]
     command += ["--serialized-file", str(weights), "--handler", str(recipe.handler), "--export-path", str(out)]
     command += ["--config-file", str(recipe.folder / "model-config.yaml"), "--extra-files", str(staged)]

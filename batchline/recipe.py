@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,8 @@ from batchline.errors import ArchiveError
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_\-.]*")  # torch-model-archiver's own rule
 WEIGHT_SUFFIXES = (".pt2", ".pt", ".pth", ".onnx")
 VERSION = "1.0"
+CHOICE = "runtime.json"  # what `batchline race` writes
+RUNTIMES = ("torch", "onnxruntime", "openvino", "aotinductor", "torch.compile")  # by what they need: a library, at last a compiler
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,20 @@ class Recipe:
     def version(self) -> str:
         """The version in the archive's manifest and in config.properties."""
         return str(self.config.get("version", VERSION))
+
+    @property
+    def runtime(self) -> str:
+        """What runs the model: model-config.yaml's `runtime`, else the winner of `batchline race`, else torch. Raises ArchiveError."""
+        chosen, place = self.config.get("runtime"), self.folder / "model-config.yaml"
+        if chosen is None and (self.folder / CHOICE).is_file():
+            place = self.folder / CHOICE
+            try:
+                chosen = json.loads(place.read_text(encoding="utf-8"))["runtime"]
+            except (ValueError, KeyError, TypeError) as error:
+                raise ArchiveError(f"{place} names no runtime ({error}); `batchline race {self.name}` writes it.") from None
+        if chosen not in (None, *RUNTIMES):
+            raise ArchiveError(f"{place}: runtime must be one of {', '.join(RUNTIMES)}, not {chosen!r}.")
+        return str(chosen or "torch")
 
     @property
     def handler(self) -> Path:

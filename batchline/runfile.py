@@ -37,11 +37,11 @@ def write(path: Path, model: str, run: LoadRun) -> None:
     put(path, content)
 
 
-def put(path: Path, content: Mapping[str, Any]) -> None:
+def put(path: Path, content: Mapping[str, Any], indent: int | None = None) -> None:
     """Writes JSON to `path`, whole or not at all: the file is put in place when it is complete."""
     arriving = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        arriving.write_text(json.dumps(content, allow_nan=False), encoding="utf-8")
+        arriving.write_text(json.dumps(content, allow_nan=False, indent=indent), encoding="utf-8")
         os.replace(arriving, path)
     finally:
         arriving.unlink(missing_ok=True)

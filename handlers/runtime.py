@@ -16,11 +16,13 @@ from typing import Any
 
 import torch
 
+from . import forms
 from .errors import ModelLoadError
 
 logger = logging.getLogger(__name__)
 
 NO_QUOTA = 1e9  # cores
+SIGNATURES = 4096  # shapes remembered
 WORKER_SCRIPT = "model_service_worker.py"
 FIXED_THREADS = "BATCHLINE_THREADS"
 SUFFIXES = {
@@ -39,11 +41,25 @@ def pick_device(gpu_id: int | None) -> torch.device:
 
 
 def load_model(model_dir: Path, manifest: Mapping[str, Any], config: Mapping[str, Any], device: torch.device) -> Callable[..., Any]:
-    """Loads the weights that the archive's manifest names, in eval mode, on `device`.
+    """The fastest form of the model that the archive carries and this Python can run, in eval mode, on `device`.
+
+    `runtime` in model-config.yaml says which, else runtime.json, which `batchline race` writes; where neither does, or the
+    library for it is missing, the weights that the archive's manifest names.
 
     Raises:
         ModelLoadError: no weights, an unknown suffix, or a file that is not what its suffix says.
     """
+    wanted = forms.wanted(model_dir, config)
+    try:
+        made = forms.load(wanted, model_dir, config, device, lambda: load_weights(model_dir, manifest, config, device))
+    except forms.Unavailable as reason:
+        logger.warning("RUNTIME_FALLBACK %s is not used, torch is: %s", wanted, reason)
+        made = None
+    return made or load_weights(model_dir, manifest, config, device)
+
+
+def load_weights(model_dir: Path, manifest: Mapping[str, Any], config: Mapping[str, Any], device: torch.device) -> Callable[..., Any]:
+    """The weights that the archive's manifest names, as they are. Raises ModelLoadError."""
     facts = manifest.get("model", {})
     name, model_file = facts.get("serializedFile"), facts.get("modelFile")
     if not name:
@@ -54,7 +70,7 @@ def load_model(model_dir: Path, manifest: Mapping[str, Any], config: Mapping[str
     if path.suffix == ".pt2":
         return _load_exported(path, device)
     if path.suffix == ".onnx":
-        return _load_onnx(path, device)
+        return forms.load_onnx(path, device)
     if path.suffix in (".pt", ".pth"):
         return _load_state_dict(path, model_dir / model_file, config, device) if model_file else _load_torchscript(path, device)
     known = ", ".join(f"{suffix} ({what})" for suffix, what in SUFFIXES.items())
@@ -66,7 +82,31 @@ def _load_exported(path: Path, device: torch.device) -> Callable[..., Any]:
         program = torch.export.load(path)
     except Exception as error:
         raise ModelLoadError(f"{path.name} is not a torch.export archive that torch {torch.__version__} reads: {error}") from error
-    return program.module().to(device)  # exported in eval mode; the module refuses eval()
+    return Exported(program.module().to(device))  # exported in eval mode; the module refuses eval()
+
+
+class Exported(torch.nn.Module):
+    """A torch.export program, which looks over its inputs' shapes and types at every call: here once for each that come.
+
+    For a small model that costs more than the model, and what passed once passes again.
+    """
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        super().__init__()
+        self.module = module
+        self.passed: set[tuple[Any, ...]] = set()
+
+    def forward(self, *inputs: Any, **named: Any) -> Any:
+        """The program's outputs. Raises what it raises for inputs that it was not exported for."""
+        if named or not all(type(value) is torch.Tensor for value in inputs):
+            return self.module(*inputs, **named)
+        signature = tuple((value.shape, value.dtype, value.device) for value in inputs)
+        if signature in self.passed:
+            return self.module.forward(*inputs)  # past the hook that looks
+        outputs = self.module(*inputs)
+        if len(self.passed) < SIGNATURES:
+            self.passed.add(signature)
+        return outputs
 
 
 def _load_torchscript(path: Path, device: torch.device) -> Callable[..., Any]:
@@ -112,49 +152,6 @@ def _model_class(model_file: Path, config: Mapping[str, Any]) -> Callable[[], to
         names = ", ".join(c.__name__ for c in classes) or "none"
         raise ModelLoadError(f"{model_file.name} must define one nn.Module, it has {names}; name one as model_class in model-config.yaml")
     return classes[0]
-
-
-def _load_onnx(path: Path, device: torch.device) -> Callable[..., Any]:
-    try:
-        import onnxruntime
-    except ImportError:
-        raise ModelLoadError(f"{path.name} needs onnxruntime: pip install onnxruntime") from None
-    wanted = ["CUDAExecutionProvider"] if device.type == "cuda" else []
-    providers = [p for p in [*wanted, "CPUExecutionProvider"] if p in onnxruntime.get_available_providers()]
-    try:
-        return OnnxModel(path, providers)
-    except Exception as error:
-        raise ModelLoadError(f"{path.name} is not an ONNX model that onnxruntime reads: {error}") from error
-
-
-class OnnxModel:
-    """An onnxruntime session that takes and gives torch tensors, as a torch module does.
-
-    A session's threads are fixed when it is made, so it is made anew when the worker's share of the cores has changed.
-    """
-
-    def __init__(self, path: Path, providers: list[str]) -> None:
-        self.path = path
-        self.providers = providers
-        self.threads = 0
-        self._follow_threads()
-        self.names = [node.name for node in self.session.get_inputs()]
-
-    def _follow_threads(self) -> None:
-        import onnxruntime
-
-        if self.threads != torch.get_num_threads():
-            self.threads = torch.get_num_threads()
-            options = onnxruntime.SessionOptions()
-            options.intra_op_num_threads = self.threads
-            self.session = onnxruntime.InferenceSession(self.path, options, providers=self.providers)
-
-    def __call__(self, *inputs: torch.Tensor) -> Any:
-        """One tensor an input, in the graph's order; one output comes as a tensor, several as a tuple."""
-        self._follow_threads()
-        fed = {name: tensor.detach().cpu().numpy() for name, tensor in zip(self.names, inputs, strict=True)}
-        outputs = tuple(torch.from_numpy(array) for array in self.session.run(None, fed))
-        return outputs[0] if len(outputs) == 1 else outputs
 
 
 def _first_line(error: BaseException) -> str:

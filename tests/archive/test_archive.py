@@ -11,12 +11,13 @@ import zipfile
 from pathlib import Path
 
 import pytest
+import torch
 
 from batchline.archive import build, check, make_weights
 from batchline.errors import ArchiveError
 from batchline.recipe import read_recipe
 from tests import checkout
-from tests.harness import ROOT, STORE
+from tests.harness import ROOT, STORE, entry_class, load
 
 HANDLER = "from batchline.handlers import BatchHandler\n\n\nclass Handler(BatchHandler):\n    pass\n"
 
@@ -233,3 +234,22 @@ def test_make_archive_builds_what_changed_and_nothing_else(tmp_path: Path) -> No
     os.utime(home / "handlers" / "payload.py")
     assert built(checkout.run("make -j2 archive", home).stdout) == ["digits", "efficientnet_lite0", "minilm"]
     assert built(checkout.run("make archive", home).stdout) == []
+
+
+def test_the_winner_of_a_race_is_packed_beside_the_weights(models: Path) -> None:
+    """And made anew only when the weights are newer; the archive serves from it."""
+    (models / "tiny" / "runtime.json").write_text('{"runtime": "onnxruntime"}')
+    for _ in range(2):
+        with zipfile.ZipFile(make(models)) as archive:
+            assert {"model.pt2", "model.onnx", "runtime.json"} <= set(archive.namelist())
+            archive.extractall(models.parent / "unpacked")
+        form = models.parent / "build" / "forms" / "tiny" / "model.onnx"
+        first = form.stat().st_mtime_ns
+    assert form.stat().st_mtime_ns == first
+    loaded = load(entry_class("digits"), models.parent / "unpacked", config={"shapes": [[64]], "range": [0, 16]})
+    assert type(loaded.handler.model).__name__ == "OnnxModel"
+    assert loaded.one([0.0] * 64).status == 200
+    assert isinstance(loaded.handler.differentiable(), torch.nn.Module), "explanations need gradients"
+    (models / "tiny" / "runtime.json").write_text('{"runtime": "tensorrt"}')
+    with pytest.raises(ArchiveError, match="runtime must be one of"):
+        make(models)

@@ -1,0 +1,65 @@
+"""A torch.export archive -> another form of the same model: an ONNX graph, or AOTInductor's package of machine code.
+
+`python -m batchline.convert onnx|aotinductor model.pt2 OUT` is a process of its own, as export.py is: what it imports is not
+needed to serve.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from batchline.errors import ArchiveError
+
+FILES = {"onnx": "model.onnx", "aotinductor": "model.aoti.pt2"}  # handlers/forms.py looks for these names
+NEEDS = {"torch": None, "torch.compile": None, "aotinductor": "aotinductor", "onnxruntime": "onnx", "openvino": "onnx"}
+
+
+def convert(weights: Path, runtime: str, folder: Path) -> Path | None:
+    """The file that `runtime` needs beside the weights, made anew when the weights are newer; None where it needs none.
+
+    Args:
+        weights: model.pt2.
+        runtime: one of NEEDS.
+        folder: where the file is kept between builds.
+
+    Raises:
+        ArchiveError: the weights are of another kind, or cannot be converted; the message ends with the converter's own words.
+    """
+    kind = NEEDS[runtime]
+    if kind is None:
+        return None
+    if weights.suffix != ".pt2":
+        raise ArchiveError(f"{weights.name} cannot become {FILES[kind]}: only a torch.export archive (.pt2) can; export the model with it.")
+    made = folder / FILES[kind]
+    if made.is_file() and made.stat().st_mtime > weights.stat().st_mtime:
+        return made
+    folder.mkdir(parents=True, exist_ok=True)
+    arriving = folder / f".{os.getpid()}.{made.name}"
+    command = [sys.executable, "-m", "batchline.convert", kind, str(weights), str(arriving)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    if done.returncode or not arriving.is_file():
+        arriving.unlink(missing_ok=True)
+        raise ArchiveError(f"{done.stdout.rstrip()[-2000:]}\n{weights} could not become {made.name} (the converter's output above).")
+    os.replace(arriving, made)
+    return made
+
+
+def _convert(kind: str, weights: Path, out: Path) -> None:
+    import torch
+
+    program = torch.export.load(weights)
+    if kind == "onnx":
+        graph = torch.onnx.export(program, dynamo=True, external_data=False, verbose=False)
+        assert graph is not None
+        graph.save(str(out), external_data=False)
+    else:
+        from torch._inductor import aoti_compile_and_package
+
+        aoti_compile_and_package(program, package_path=str(out))
+
+
+if __name__ == "__main__":
+    _convert(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]))

@@ -1,0 +1,95 @@
+"""A race's judge: which answers count as the same, and who wins."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batchline.errors import MeasureError
+from batchline.race import SCORE_TOLERANCE, Lane, _winner, compare, parse_runtimes, race, write_choice
+from batchline.recipe import RUNTIMES, read_recipe
+from tests.harness import ROOT, STORE
+
+LABELS = [
+    {"label": "cat", "index": 3, "score": 0.6},
+    {"label": "dog", "index": 1, "score": 0.3},
+    {"label": "cow", "index": 0, "score": 0.1},
+]
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-1000, 1000) | st.floats(-1e3, 1e3) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+)
+
+
+@given(st.lists(JSON, max_size=4))
+def test_an_answer_is_its_own_like(answers: list[Any]) -> None:
+    assert compare(answers, answers) == (0.0, True)
+
+
+@given(JSON, JSON)
+def test_what_differs_in_more_than_numbers_never_counts_as_the_same(one: Any, other: Any) -> None:
+    difference, same = compare([one], [other])
+    assert same == (difference <= SCORE_TOLERANCE)
+    if json.dumps(one) != json.dumps(other) and isinstance(one, str):
+        assert not same
+
+
+def relabelled(*scores: tuple[str, float]) -> list[dict[str, Any]]:
+    index = {entry["label"]: entry["index"] for entry in LABELS} | {"hen": 9}
+    return [{"label": label, "index": index[label], "score": score} for label, score in scores]
+
+
+@pytest.mark.parametrize(
+    ("answer", "same"),
+    [
+        (relabelled(("cat", 0.6004), ("dog", 0.2996), ("cow", 0.1)), True),
+        (relabelled(("cat", 0.605), ("dog", 0.295), ("cow", 0.1)), False),
+        (relabelled(("dog", 0.6), ("cat", 0.3), ("cow", 0.1)), False),
+        (relabelled(("cat", 0.6), ("cow", 0.1), ("dog", 0.3)), True),
+        (relabelled(("cat", 0.6), ("dog", 0.3), ("hen", 0.1001)), True),  # a tie at the end of the list
+        (relabelled(("cat", 0.6), ("dog", 0.3), ("hen", 0.2)), False),
+        (relabelled(("cat", 0.6), ("dog", 0.3)), False),
+        ({"code": 500}, False),
+    ],
+)
+def test_labels_are_compared_by_name(answer: Any, same: bool) -> None:
+    assert compare([answer], [LABELS])[1] is same
+
+
+def lane(runtime: str, ms: float, same: bool = True, threads: int = 1) -> Lane:
+    return Lane(runtime, threads, {1: ms, 4: 4 * ms}, {}, 0.0, same)
+
+
+def test_who_wins() -> None:
+    assert _winner([lane("torch", 10), lane("openvino", 5), lane("onnxruntime", 7)]) == "openvino"
+    assert _winner([lane("torch", 10), lane("openvino", 5), lane("onnxruntime", 5.2)]) == "onnxruntime", "as fast, and it needs less"
+    assert _winner([lane("torch", 10), lane("openvino", 5, same=False)]) == "torch", "another answer is no answer"
+    assert _winner([lane("torch", 10), lane("openvino", 5, threads=2), lane("openvino", 11)]) == "torch"
+    assert lane("torch", 10).request_ms == pytest.approx(10)
+
+
+def test_forms_by_name() -> None:
+    assert parse_runtimes("") == RUNTIMES and parse_runtimes("torch, openvino") == ("torch", "openvino")
+    with pytest.raises(MeasureError, match="tensorrt"):
+        parse_runtimes("tensorrt")
+
+
+def test_a_race_of_two_on_the_real_model(tmp_path: Path) -> None:
+    """Through the whole handler, in processes of their own; the file it writes is what the next archive is packed by."""
+    found = race("digits", ROOT / "models", STORE, ROOT / "build", runtimes=("onnxruntime",), rounds=1)
+    assert {lane.runtime for lane in found.lanes} == {"torch", "onnxruntime"} and found.absent == {}
+    assert all(lane.same_answers and lane.difference < SCORE_TOLERANCE for lane in found.lanes)
+    assert all(0 < lane.inference_ms[size] < lane.batch_ms[size] for lane in found.lanes for size in lane.batch_ms)
+    for name in ("handler.py", "model-config.yaml"):
+        (tmp_path / "digits").mkdir(exist_ok=True)
+        (tmp_path / "digits" / name).write_text("")
+    recipe = read_recipe("digits", tmp_path)
+    written = json.loads(write_choice(recipe, found).read_text())
+    assert recipe.runtime == found.winner == written["runtime"] and len(written["table"]) == len(found.lanes)
+    assert not any(math.isnan(lane["request_ms"]) for lane in written["table"])

@@ -12,7 +12,7 @@ ARCHIVES := $(NAMES:%=$(STORE)/%.mar)
 SHIPPED := $(wildcard handlers/*.py) batchline/__init__.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup archive serve status stop check test test-unit bench-stock bench-load clean
+.PHONY: help setup archive serve status stop measure check test test-unit bench-stock bench-load bench-setup bench clean
 .DELETE_ON_ERROR:
 .SECONDEXPANSION:
 
@@ -39,6 +39,9 @@ status: $(STAMP)  ## Wanted and effective settings, workers, memory, queue
 stop: $(STAMP)  ## End the TorchServe that `serve` started here
 	$(BATCHLINE) stop
 
+measure: $(ARCHIVES) $(STAMP)  ## What a batch of each model costs, on this machine: run-NAME.json
+	for name in $(NAMES); do $(BATCHLINE) measure $$name --overwrite || exit; done
+
 check: $(ARCHIVES) $(STAMP)  ## Format, lint, types, undeclared imports, configuration
 	$(VENV)/bin/ruff format --check . && $(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy batchline handlers
@@ -58,6 +61,12 @@ bench-stock: $(ARCHIVES) $(STAMP)  ## The same weights through TorchServe's own 
 
 bench-load: $(STAMP)  ## How many requests a second the load generator can send on time
 	$(VENV)/bin/python benchmarks/load.py
+
+bench-setup: $(STAMP)  ## An environment for every server that `bench` compares with (1 GB)
+	$(VENV)/bin/python benchmarks/environments.py
+
+bench: $(ARCHIVES) $(STAMP)  ## The three models on other servers, side by side in one run each
+	for model in $(NAMES); do $(VENV)/bin/python benchmarks/compare.py --model $$model -o build/bench/results/$$model.json || exit; done
 
 clean:  ## End the server; remove what the other verbs made, except .venv
 	! test -x $(BATCHLINE) || $(BATCHLINE) stop

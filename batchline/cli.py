@@ -12,6 +12,8 @@ from rich.console import Console
 from batchline.errors import BatchlineError
 
 app = typer.Typer(help="Serve PyTorch models on TorchServe and know what a batch costs.", no_args_is_help=True, add_completion=False)
+exports = typer.Typer(help="The same models and settings on another engine.", no_args_is_help=True)
+app.add_typer(exports, name="export")
 
 Config = Annotated[Path, typer.Option(help="TorchServe's configuration file.")]
 Store = Annotated[Path, typer.Option(help="The folder of *.mar archives.")]
@@ -104,6 +106,8 @@ def load(
     seed: Annotated[int, typer.Option(help="Of poisson arrivals.")] = 1,
     protocol: Annotated[str, typer.Option(help="rest or grpc.")] = "rest",
     channels: Annotated[int, typer.Option(help="Connections over gRPC.")] = 1,
+    server: Annotated[str, typer.Option(help="torchserve, as --config says, or triton at --url.")] = "torchserve",
+    url: Annotated[str, typer.Option(help="Of a Triton.")] = "http://127.0.0.1:8000",
     output: Annotated[Path | None, typer.Option("-o", "--output", help="Every request, as JSON.")] = None,
     config: Config = CONFIG,
     models: Models = MODELS,
@@ -116,7 +120,10 @@ def load(
 
     console = Console()
     schedule = generator.schedule(rate_per_s, clients, duration_s, arrivals, seed)
-    target = generator.target(read_configuration(config), model, models, protocol=protocol, channels=channels)
+    if server == "triton":
+        target = generator.triton_target(url, model, models, protocol)
+    else:
+        target = generator.target(read_configuration(config), model, models, protocol=protocol, channels=channels)
     with showload.show_progress(console, schedule.duration_s) as progress:
         run = generator.drive(target, schedule, progress)
     if output:
@@ -154,6 +161,27 @@ def stages(
     else:
         showstages.show_journey(Console(), found)
     raise typer.Exit(1 if found.doubts else 0)
+
+
+@app.command()
+def race(
+    model: str,
+    rounds: Annotated[int, typer.Option(min=1, help="Turns of each form and batch size.")] = 5,
+    forms: Annotated[str, typer.Option(help="Comma-separated; all unless given.")] = "",
+    keep: Annotated[bool, typer.Option("--keep", help="Only show the result; leave runtime.json as it is.")] = False,
+    model_store: Store = STORE,
+    models: Models = MODELS,
+) -> None:
+    """Run MODEL as torch, torch.compile, AOTInductor, onnxruntime and OpenVINO; the next archive carries the fastest."""
+    from batchline import race as racing
+    from batchline import showrace
+    from batchline.recipe import read_recipe
+
+    console = Console()
+    with showrace.show_progress(console) as progress:
+        found = racing.race(model, models, model_store, runtimes=racing.parse_runtimes(forms), rounds=rounds, progress=progress)
+    path = None if keep else racing.write_choice(read_recipe(model, models), found)
+    showrace.show_race(console, found, path)
 
 
 @app.command()
@@ -209,6 +237,26 @@ def fit(
     if against:
         for line in fitting.compare(found, fitting.fit(read_measured(against))):
             typer.echo(line, err=as_json)
+
+
+@exports.command("triton")
+def export_triton(
+    names: Annotated[list[str], typer.Argument(metavar="MODEL...")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="Triton's model repository.")] = Path("triton_repository"),
+    device: Annotated[str, typer.Option(help="cpu, gpu, or auto: what TorchServe would use on this machine.")] = "auto",
+    config: Config = CONFIG,
+    model_store: Store = STORE,
+) -> None:
+    """Write each MODEL for NVIDIA Triton, handler and settings unchanged, and say what Triton's batching rule changes."""
+    from batchline import triton
+    from batchline.properties import read_configuration
+
+    configuration = read_configuration(config)
+    models = [triton.export(name, configuration, model_store, output, device) for name in names]
+    for model in models:
+        typer.echo(output / model.name)
+    for line in triton.differences(models):
+        typer.echo(line)
 
 
 def main() -> None:

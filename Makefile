@@ -7,6 +7,7 @@ EXTRAS ?= serve,archive,java,dev
 
 BATCHLINE = $(VENV)/bin/batchline
 STAMP = $(VENV)/.batchline-setup
+TRITON = build/bench/venv-triton/bin/python
 NAMES := $(patsubst models/%/handler.py,%,$(wildcard models/*/handler.py))
 ARCHIVES := $(NAMES:%=$(STORE)/%.mar)
 SHIPPED := $(wildcard handlers/*.py) batchline/__init__.py
@@ -50,7 +51,7 @@ check: $(ARCHIVES) $(STAMP)  ## Format, lint, types, undeclared imports, configu
 	$(BATCHLINE) check-config $(CONFIG) --model-store $(STORE)
 	$(BATCHLINE) check-config deploy/config.properties --model-store $(STORE)
 
-test: $(ARCHIVES) $(STAMP)  ## Everything, a real TorchServe included
+test: $(ARCHIVES) $(STAMP) $(TRITON)  ## Everything, a real TorchServe and a real Triton included
 	$(VENV)/bin/pytest
 
 test-unit: $(STAMP)  ## The tests that need no server
@@ -61,6 +62,9 @@ bench-stock: $(ARCHIVES) $(STAMP)  ## The same weights through TorchServe's own 
 
 bench-load: $(STAMP)  ## How many requests a second the load generator can send on time
 	$(VENV)/bin/python benchmarks/load.py
+
+$(TRITON): | $(STAMP)
+	$(VENV)/bin/python benchmarks/environments.py triton
 
 bench-setup: $(STAMP)  ## An environment for every server that `bench` compares with (1 GB)
 	$(VENV)/bin/python benchmarks/environments.py

@@ -14,6 +14,7 @@ SERVE = [
     "pillow>=10.3",
     "tokenizers>=0.20",
     "onnxruntime>=1.20",
+    "orjson>=3.9",
     *TORCHSERVE_FORGETS,
 ]
 

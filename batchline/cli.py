@@ -120,6 +120,7 @@ def load(
 
     console = Console()
     schedule = generator.schedule(rate_per_s, clients, duration_s, arrivals, seed)
+    generator.check_server(server)
     if server == "triton":
         target = generator.triton_target(url, model, models, protocol)
     else:

@@ -29,6 +29,7 @@ from batchline.recipe import read_recipe
 from batchline.transport import HttpTransport, Transport
 
 PROTOCOLS = ("rest", "grpc")
+SERVERS = ("torchserve", "triton")
 DURATION_S = 30.0
 MAX_IN_FLIGHT = 10_000
 PROGRESS_S = 0.5
@@ -286,6 +287,12 @@ def _grpc_url(configuration: Configuration, model: str) -> str:
         raise configuration.error("enable_grpc_ssl", "load over gRPC goes in plain text only", "set it to false, or use --protocol rest")
     host, port = configuration.get("grpc_inference_address", "127.0.0.1"), configuration.grpc_ports[0]
     return f"grpc://{'127.0.0.1' if host == ANYWHERE else host}:{port}/{quote(model, safe='')}"
+
+
+def check_server(name: str) -> None:
+    """Raises LoadError for a server that load knows no way to."""
+    if name not in SERVERS:
+        raise LoadError(f"the server is {' or '.join(SERVERS)}, not {name!r}.")
 
 
 def triton_target(url: str, model: str, models: Path, protocol: str = "rest") -> Target:

@@ -15,6 +15,7 @@ import base64
 import binascii
 import importlib
 import io
+import math
 import struct
 import warnings
 import zlib
@@ -51,7 +52,7 @@ SCALES = (8, 4, 2)  # of the inverse DCT, whose blocks have 8 x 8 pixels; libjpe
 LEFT_OF_SIDE = 2.0  # times `resize` that a scaled decode leaves of the shorter side: with less the scores move visibly
 TORCH_FILTERS = {Image.Resampling.BILINEAR: "bilinear", Image.Resampling.BICUBIC: "bicubic"}
 TORCH_ASPECT = 4  # torch has no box: it resizes what the crop throws away too, which a long picture has too much of
-REDUCED_LEFT = 3.0  # times the wanted size that is left when the means of whole pixels are taken first: two grey levels off at most
+REDUCED_LEFT = 3.0  # times the wanted size that is left when the means of whole pixels are taken first; a mean third of a grey level off
 ORIENTATION = 0x0112  # EXIF tag
 TURNS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -85,7 +86,8 @@ torch_resizes = torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")
 class Fit:
     """What a classifier sees of a picture: shorter side to `resize`, centre square of `crop`.
 
-    A JPEG may be decoded at a scale that leaves its shorter side `left_of_side` times `resize` or more; infinite: never.
+    A JPEG may be decoded at a scale that leaves its shorter side `left_of_side` times `resize` or more. Infinite: never, and
+    every pixel of a large picture has its own weight.
     """
 
     resize: int
@@ -389,18 +391,14 @@ def _resized(width: float, height: float, resize: int) -> tuple[int, int]:
 
 
 def _fitted(seen: Image.Image | Pixels, filled: Box | None, fit: Fit) -> Pixels:
-    """`resize_and_crop` at the least cost: a grey level from it at most where torch does it, two where a large one is first reduced."""
+    """`resize_and_crop` at the least cost: by torch, or, a large one that would first have to become an array, reduced by Pillow."""
     width, height = seen.size if isinstance(seen, Image.Image) else (seen.shape[1], seen.shape[0])
-    large = isinstance(seen, Image.Image) and min(width, height) >= 2 * REDUCED_LEFT * fit.resize  # to hand torch an array would cost more
-    if (
-        large
-        or filled
-        or not torch_resizes
-        or fit.interpolation not in TORCH_FILTERS
-        or max(width, height) > TORCH_ASPECT * min(width, height)
-    ):
+    reduced_left = None if math.isinf(fit.left_of_side) else REDUCED_LEFT
+    large = reduced_left and isinstance(seen, Image.Image) and min(width, height) >= 2 * reduced_left * fit.resize
+    long = max(width, height) > TORCH_ASPECT * min(width, height)
+    if large or long or filled or not torch_resizes or fit.interpolation not in TORCH_FILTERS:
         picture = seen if isinstance(seen, Image.Image) else Image.fromarray(seen)
-        return np.array(resize_and_crop(picture, fit.resize, fit.crop, fit.interpolation, filled, REDUCED_LEFT))
+        return np.array(resize_and_crop(picture, fit.resize, fit.crop, fit.interpolation, filled, reduced_left))
     return _by_torch(np.asarray(seen), _resized(width, height, fit.resize), fit)
 
 

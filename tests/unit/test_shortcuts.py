@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+import datetime
 import json
 import uuid
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from batchline.handlers import VectorClassifier, answer, payload, runtime
@@ -16,7 +19,7 @@ from hypothesis import strategies as st
 
 from tests.harness import Worker, request
 
-from .test_answer import ANYTHING
+from .test_answer import ANYTHING, Box, Point
 
 pytest.importorskip("orjson")
 NUMBERS = ["0", "-0", "1e999", "18446744073709551616", "9" * 25, "-" + "9" * 19, "1.5e3", "0." + "3" * 25, "NaN", "1e-400", "007"]
@@ -43,7 +46,12 @@ def test_json_is_read_the_same_without_orjson(body: bytes) -> None:
         assert outcome(payload.parse_json, bytearray(body), "a thing") == found
 
 
-@given(ANYTHING | st.uuids())
+SUBCLASSES = st.sampled_from(
+    [Point(1, 2), Box(b"a", np.float64(2)), datetime.datetime(2026, 1, 2, tzinfo=datetime.timezone.utc), datetime.time(1)]
+)
+
+
+@given(ANYTHING | st.uuids() | SUBCLASSES | st.lists(SUBCLASSES))
 def test_answers_hold_the_same_without_orjson(value: Any) -> None:
     def written() -> str:
         return outcome(lambda: json.loads(answer.to_json(value)))
@@ -120,3 +128,9 @@ def test_requests_without_metrics(digits: Worker, caplog: pytest.LogCaptureFixtu
     with caplog.at_level("INFO"):
         assert quiet.send(request([0] * 64), request([0]))[1].status == 400
     assert "batchline_" not in caplog.text
+
+
+def test_a_field_with_an_underscore_is_written_too() -> None:
+    """orjson itself would leave it out."""
+    made = dataclasses.make_dataclass("Made", [("_inner", int)])(1)
+    assert answer.to_json(made) == b'{"_inner":1}'

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from batchline import triton
 from batchline.errors import ArchiveError, ConfigError, LoadError
-from batchline.load import binary_tensors, triton_target
+from batchline.load import binary_tensors, check_server, triton_target
 from batchline.properties import read_configuration
 from batchline.triton import Instances, TritonModel, config_text, differences, export, text_tensor, whole_version
 from tests.harness import ROOT
@@ -175,6 +175,12 @@ def test_bodies_under_one_header(bodies: list[bytes]) -> None:
         head, tensor = json.loads(sent[:length]), sent[length:]
         assert head["inputs"][0]["parameters"]["binary_data_size"] == len(tensor)
         assert tensor == struct.pack("<I", len(body)) + body == text_tensor(body)
+
+
+def test_load_on_a_server_that_is_none() -> None:
+    check_server("triton")
+    with pytest.raises(LoadError, match="the server is torchserve or triton, not 'Triton'"):
+        check_server("Triton")
 
 
 def test_load_over_grpc_is_not_done(tmp_path: Path) -> None:

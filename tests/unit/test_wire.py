@@ -119,6 +119,23 @@ def test_a_broken_message_ends_as_with_torchserves_reader(request: Request, data
     assert taken_apart(wire.read, Pieces(bytes(message), sizes), wire.unpack, 3) == wanted
 
 
+@pytest.mark.parametrize(
+    "request_bytes",
+    [
+        sized(b"id") + sized(b"name") + integer(-1) + integer(-1),  # a header without a value
+        sized(b"id") + integer(-1) + sized(b"name") + sized(b"type") + integer(-1) + integer(-1),  # a parameter without one
+        sized(b"id") + integer(-1) + sized(b"name") + integer(-1) + sized(b"value") + integer(-1),
+        sized(b"id") + integer(-1) + sized(b"name") + integer(-7) + sized(b"value") + integer(-1),
+        sized(b"\xff") + integer(-1) + integer(-1),
+        sized(b"id") + integer(-1) + sized(b"\xff") + sized(b"") + sized(b"value") + integer(-1),
+    ],
+)
+def test_an_odd_message_is_read_as_torchserve_reads_it(request_bytes: bytes) -> None:
+    message = b"I" + request_bytes + integer(-1)
+    wanted = taken_apart(READ, Pieces(message, [99999]), UNPACK, 2)
+    assert taken_apart(wire.read, Pieces(message, [5]), wire.unpack, 2) == wanted
+
+
 @pytest.mark.parametrize("value", [None, "true", "false", "maybe"])
 @pytest.mark.parametrize("body", [b'{"a": 1}', b"{", b"\xff"])
 def test_where_torchserve_decodes_it_still_does(monkeypatch: pytest.MonkeyPatch, value: str | None, body: bytes) -> None:
@@ -189,6 +206,22 @@ def test_the_same_bytes(answers: list[dict[str, Any]], code: int, message: str, 
         made = context(answers)
         made.stopping_criteria = [lambda body: False] * len(answers) if criteria else None
         written.append(bytes(write([answer["body"] for answer in answers], made.request_ids, message, code, made, stream)))
+    assert written[0] == written[1]
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"content-type": "é"}, None),
+        ({}, (400, "é")),
+        ({"ts_stream_next": "true", "content-type": "text/plain"}, None),
+        ({"ts_stream_next": "false"}, (None, None)),
+        ({"x": "é", "é": "x", "content-type": ""}, (201, None)),
+    ],
+)
+def test_the_same_bytes_of_what_is_rare(headers: dict[str, str], status: Any) -> None:
+    answers = [{"headers": headers, "status": status}, {"headers": {}, "status": None}]
+    written = [bytes(write([b"a", b"b"], {0: "r0", 1: "r1"}, "m", 200, context(answers))) for write in (WRITE, wire.write)]
     assert written[0] == written[1]
 
 

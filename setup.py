@@ -15,6 +15,7 @@ SERVE = [
     "tokenizers>=0.20",
     "onnxruntime>=1.20",
     "orjson>=3.9",
+    "simplejpeg>=1.7",
     *TORCHSERVE_FORGETS,
 ]
 

@@ -30,6 +30,7 @@ BATCH_SIZES = (1, 2, 4, 8, 16, 32)
 QUICK_BATCH_SIZES = (1, 4, 16)
 SETTING_BATCH_SIZE = 8  # throughput is compared at the largest measured size up to this
 LARGEST = 4096  # of a batch
+MOST_BATCHES = 300  # of a handler in one turn: a tiny model would fill the file
 MOST_COUNTS = 8  # worker counts, where there are many cores
 WORKER_START_S = 5.0  # for the expected duration only
 SERVER_START_S = 3.0
@@ -284,9 +285,9 @@ def _take(turn: Turn, subject: Subject, plan: Plan, server: Variants, alone: Alo
 def _handler_turn(alone: Alone, turn: Turn, plan: Plan) -> list[BatchTime]:
     counted = max(plan.least_batches, plan.turn(turn.batch_size))
     until_s, found = time.perf_counter() + plan.slot_s, list[BatchTime]()
-    while len(found) < 1 + counted or time.perf_counter() < until_s:
+    while len(found) < 1 + counted or (time.perf_counter() < until_s and len(found) < MOST_BATCHES):
         batch_ms, stages_ms = alone.run(turn.batch_size)
-        found.append(BatchTime(HANDLER, turn.batch_size, turn.round, batch_ms, not found, stages_ms))
+        found.append(BatchTime(HANDLER, turn.batch_size, turn.round, _grain(batch_ms), not found, _grains(stages_ms)))
     return found
 
 
@@ -300,7 +301,7 @@ def _server_turn(server: Variants, bodies: list[bytes], turn: Turn, plan: Plan) 
     last = replies[size - 1 :: size]
     begins_s = [0.0, *(reply.done_s for reply in last[:-1])]
     return [
-        BatchTime(SERVER, size, turn.round, (reply.done_s - begin_s) * 1e3, warms or number == 0, reply.stages_ms)
+        BatchTime(SERVER, size, turn.round, _grain((reply.done_s - begin_s) * 1e3), warms or number == 0, reply.stages_ms)
         for number, (begin_s, reply) in enumerate(zip(begins_s, last, strict=True))
     ]
 
@@ -308,7 +309,7 @@ def _server_turn(server: Variants, bodies: list[bytes], turn: Turn, plan: Plan) 
 def _request_turn(server: Variants, bodies: list[bytes], turn: Turn, plan: Plan) -> list[RequestTime]:
     least = 1 + max(plan.least_batches, len(bodies))
     replies = saturate(server.address, server.path(1), bodies, clients=1, seconds=plan.slot_s, least=least)
-    return [RequestTime(turn.round, (r.done_s - r.sent_s) * 1e3, number == 0, r.stages_ms) for number, r in enumerate(replies)]
+    return [RequestTime(turn.round, _grain((r.done_s - r.sent_s) * 1e3), number == 0, r.stages_ms) for number, r in enumerate(replies)]
 
 
 def _setting_turn(server: Variants, bodies: list[bytes], turn: Turn, plan: Plan) -> SettingRun:
@@ -321,6 +322,15 @@ def _setting_turn(server: Variants, bodies: list[bytes], turn: Turn, plan: Plan)
     count = last - first
     per_s = count / (replies[last].done_s - replies[first].done_s)
     return SettingRun(turn.workers, turn.threads, size, turn.round, per_s, count)
+
+
+def _grain(milliseconds: float) -> float:
+    """To a tenth of a microsecond: what the clock does not know need not fill the file."""
+    return max(round(milliseconds, 4), 1e-4)
+
+
+def _grains(stages_ms: dict[str, float]) -> dict[str, float]:
+    return {name: round(value, 4) for name, value in stages_ms.items()}
 
 
 def _check_sizes(replies: Sequence[Reply], size: int) -> None:

@@ -17,8 +17,10 @@ import tempfile
 import zipfile
 from contextlib import ExitStack
 from pathlib import Path
+from typing import NamedTuple
 
 import javaproperties
+import psutil
 from rich.console import Console
 from rich.progress import track
 
@@ -30,6 +32,13 @@ from batchline.saturate import saturate
 ROOT = Path(__file__).resolve().parents[1]
 IN_PROPERTIES = {"metrics_mode", "vmargs"}
 HANDLERS = "batchline/handlers/"
+
+
+class Run(NamedTuple):
+    """One measurement: answers a second, and microseconds of the server's CPU time an answer, which other load disturbs least."""
+
+    per_s: float
+    cpu_us: float
 
 
 class Variant:
@@ -90,10 +99,17 @@ class Variant:
         path.write_text(text.replace('<AppenderRef ref="STDOUT"/>', ""))
         return path
 
-    def per_s(self, bodies: list[bytes], clients: int, seconds: float) -> float:
-        """Answers a second with every client busy."""
+    def run(self, bodies: list[bytes], clients: int, seconds: float) -> Run:
+        """Every client busy for so long."""
+        before_s = self._cpu_s()
         replies = saturate(self.address, f"/predictions/{self.model}", bodies, clients, seconds)
-        return len(replies) / replies[-1].done_s
+        return Run(len(replies) / replies[-1].done_s, (self._cpu_s() - before_s) / len(replies) * 1e6)
+
+    def _cpu_s(self) -> float:
+        """CPU time that the JVM and its workers have used."""
+        jvm = psutil.Process(self.running.pid)
+        times = [process.cpu_times() for process in (jvm, *jvm.children())]
+        return sum(found.user + found.system for found in times)
 
     def stop(self) -> None:
         """Ends it."""
@@ -125,23 +141,26 @@ def main() -> None:
         Console().print(summary(count, pairs))
 
 
-def measure(variants: list[Variant], bodies: list[bytes], clients: int, rounds: int, seconds: float) -> list[tuple[float, float]]:
-    """(before, after) a round, in requests a second; two rounds more warm the JVMs up."""
+def measure(variants: list[Variant], bodies: list[bytes], clients: int, rounds: int, seconds: float) -> list[tuple[Run, Run]]:
+    """(before, after) a round; two rounds more warm the JVMs up."""
     pairs = []
     for number in track(range(rounds + 2), description=f"{clients} clients"):
         order = (0, 1) if number % 2 else (1, 0)
-        rates = {index: variants[index].per_s(bodies, clients, seconds) for index in order}
+        runs = {index: variants[index].run(bodies, clients, seconds) for index in order}
         if number > 1:
-            pairs.append((rates[0], rates[1]))
+            pairs.append((runs[0], runs[1]))
     return pairs
 
 
-def summary(clients: int, pairs: list[tuple[float, float]]) -> str:
-    """Medians of both, and the ratio a round: median (least .. most)."""
-    ratios = [after / before for before, after in pairs]
-    before, after = (statistics.median(rates) for rates in zip(*pairs, strict=True))
-    spread = f"{statistics.median(ratios):.2f} ({min(ratios):.2f} .. {max(ratios):.2f})"
-    return f"{clients} clients: {before:.0f} req/s before, {after:.0f} after, ratio {spread}, {len(pairs)} rounds"
+def summary(clients: int, pairs: list[tuple[Run, Run]]) -> str:
+    """Medians of both, and the ratio after / before a round: median (least .. most)."""
+    lines = [f"{clients} clients, {len(pairs)} rounds"]
+    for name, unit in (("per_s", "req/s"), ("cpu_us", "us of CPU a request (JVM and workers)")):
+        before, after = ([getattr(pair[index], name) for pair in pairs] for index in (0, 1))
+        ratios = [later / earlier for earlier, later in zip(before, after, strict=True)]
+        spread = f"{statistics.median(ratios):.3f} ({min(ratios):.3f} .. {max(ratios):.3f})"
+        lines.append(f"  {statistics.median(before):.0f} before, {statistics.median(after):.0f} after, ratio {spread}: {unit}")
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":

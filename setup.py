@@ -75,7 +75,7 @@ setup(
     python_requires=">=3.10,<3.13",  # as far as tried
     packages=["batchline", "batchline.handlers"],
     package_dir={"batchline.handlers": "handlers"},
-    package_data={"batchline": ["inference.proto"]},
+    package_data={"batchline": ["inference.proto", "log4j2.xml"]},
     cmdclass={"build_py": BuildWithStubs},
     install_requires=[
         "aiohttp>=3.9",

@@ -195,6 +195,7 @@ class OnnxModel:
             self.threads = torch.get_num_threads()
             options = onnxruntime.SessionOptions()
             options.intra_op_num_threads = self.threads
+            options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # idle threads would take the front end's core
             self.session = onnxruntime.InferenceSession(self.path, options, providers=self.providers)
 
     def __call__(self, *inputs: torch.Tensor) -> Any:

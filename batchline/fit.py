@@ -114,6 +114,11 @@ def compare(one: Fit, other: Fit) -> list[str]:
         said.append(f"{name}: {ranges[0]} against {ranges[1]}")
         if intervals[0][0] > intervals[1][1] or intervals[1][0] > intervals[0][1]:
             apart.append(name)
+    if apart and not (one.server.linear and other.server.linear):
+        return [
+            *said,
+            f"{' and '.join(apart)} differ, and where T(B) is no line other batch sizes or rounds give another one: compare the tables",
+        ]
     loads = " and ".join(f"{found.machine.load_average_1min:.1f}" for found in (one, other))
     verdict = (
         f"{' and '.join(apart)} differ: the machine was too noisy or another one (load average {loads}); measure again when it is quiet"

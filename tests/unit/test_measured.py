@@ -253,6 +253,8 @@ def test_two_measurements_agree_or_the_machine_is_named() -> None:
     assert compare(fit(measured()), fit(measured()))[-1].startswith("they agree")
     said = compare(fit(measured()), fit(measured(c=9)))
     assert said[0].startswith("c: 5.00 ms") and "10.00 ms" in said[0] and "too noisy" in said[-1]
+    bent = fit(measured(c=9))
+    assert "compare the tables" in compare(fit(measured()), replace(bent, server=replace(bent.server, linear=False)))[-1]
 
 
 def subject(threads: int | None = None) -> Subject:

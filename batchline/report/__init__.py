@@ -1,0 +1,1 @@
+"""Figures of measured data, and the page that holds them."""

@@ -3,8 +3,8 @@
 What it takes for a batch is the model's; what a server takes more is TorchServe's.
 
 `python -m batchline.alone ARCHIVE BATCH_SIZE SAMPLE...` is that process: it unpacks the archive, loads it, prints {"ready": true}, and
-answers each line N on stdin, once its batch of N samples is done, with a line {"batch_ms": .., "stages_ms": {..}}; and the line
-`answers` with the bodies that the samples get, each sent by itself.
+answers each line N on stdin, once its batch of N samples is done, with a line {"batch_ms": .., "stages_ms": {..}}; and a line with a
+list of files with the bodies that they get, each sent by itself.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ class Alone:
     """
 
     def __init__(self, archive: Path, samples: Sequence[Path], batch_size: int, environment: dict[str, str]) -> None:
+        self.samples = samples
         self.log = tempfile.TemporaryFile("a+")  # noqa: SIM115 (closed in __exit__)
         command = [sys.executable, "-m", "batchline.alone", str(archive.resolve()), str(batch_size)]
         command += [str(sample.resolve()) for sample in samples]
@@ -93,10 +94,10 @@ class Alone:
         if said:
             raise MeasureError(said[-1].partition(FALLBACK)[2].strip())
 
-    def answers(self) -> list[Any]:
-        """What each sample is answered, sent by itself; parsed where it is JSON."""
+    def answers(self, files: Sequence[Path] = ()) -> list[Any]:
+        """What each file is answered, sent by itself; parsed where it is JSON. Without files, each sample."""
         assert self.process.stdin
-        self.process.stdin.write("answers\n")
+        self.process.stdin.write(json.dumps([str(file.resolve()) for file in files or self.samples]) + "\n")
         self.process.stdin.flush()
         return [_parsed(body) for body in self._line()["answers"]]
 
@@ -121,10 +122,12 @@ def _serve(archive: Path, batch_size: int, samples: Sequence[bytes]) -> None:
         print(json.dumps({"ready": True}), file=answers, flush=True)
         turns = itertools.cycle(samples)  # on from batch to batch: batches of one take every sample in turn
         for line in sys.stdin:
-            if line.strip() == "answers":
-                print(json.dumps({"answers": [run([_request(body, 0)])["bodies"][0] for body in samples]}), file=answers, flush=True)
+            asked = json.loads(line)
+            if isinstance(asked, list):
+                bodies = [run([_request(Path(name).read_bytes(), 0)])["bodies"][0] for name in asked]
+                print(json.dumps({"answers": bodies}), file=answers, flush=True)
                 continue
-            requests = [_request(body, number) for number, body in enumerate(itertools.islice(turns, int(line)))]
+            requests = [_request(body, number) for number, body in enumerate(itertools.islice(turns, asked))]
             done = run(requests)
             print(json.dumps({"batch_ms": done["batch_ms"], "stages_ms": done["stages_ms"]}), file=answers, flush=True)
 

@@ -15,11 +15,11 @@ from pathlib import Path
 
 from batchline.convert import convert
 from batchline.errors import ArchiveError
-from batchline.recipe import CHOICE, WEIGHT_SUFFIXES, Recipe, read_recipe
+from batchline.recipe import CHOICE, LABELLED, WEIGHT_SUFFIXES, Recipe, read_recipe
 
 PACKAGE = Path(__file__).resolve().parent
 # What stays out of the archive, or gets into it by an argument of the archiver's own. Everything else of the folder goes in.
-NOT_EXTRA = ("handler.py", "export.py", "model-config.yaml", "requirements.txt", "__pycache__")
+NOT_EXTRA = ("handler.py", "export.py", "model-config.yaml", "requirements.txt", "__pycache__", LABELLED)
 # A worker's path begins with the archive: a module of one of these names there would take the place of the real one.
 TAKEN = sys.stdlib_module_names | {"batchline", "numpy", "PIL", "psutil", "torch", "torchvision", "ts", "yaml"}
 # -I keeps PYTHONPATH, the user's site and the current folder out: nothing but the archive and site-packages. batchline
@@ -134,7 +134,7 @@ def _pack(recipe: Recipe, weights_folder: Path, form_folder: Path, scratch: Path
         folder.mkdir()
     weights = weights_of(weights_folder)
     _stage(recipe, weights_folder, staged)
-    if form := convert(weights, recipe.runtime, form_folder):
+    if form := convert(weights, recipe.runtime, form_folder, recipe.precision):
         shutil.copy(form, staged / form.name)
     command = [str(Path(sys.executable).with_name("torch-model-archiver")), "--model-name", recipe.name, "--version", recipe.version]
     command += ["--serialized-file", str(weights), "--handler", str(recipe.handler), "--export-path", str(out)]

@@ -169,6 +169,7 @@ def race(
     model: str,
     rounds: Annotated[int, typer.Option(min=1, help="Turns of each form and batch size.")] = 5,
     forms: Annotated[str, typer.Option(help="Comma-separated; all unless given.")] = "",
+    allow: Annotated[str, typer.Option(help="Less precision than float32: bf16, int8, or both with a comma; its cost is shown.")] = "",
     keep: Annotated[bool, typer.Option("--keep", help="Only show the result; leave runtime.json as it is.")] = False,
     model_store: Store = STORE,
     models: Models = MODELS,
@@ -180,7 +181,8 @@ def race(
 
     console = Console()
     with showrace.show_progress(console) as progress:
-        found = racing.race(model, models, model_store, runtimes=racing.parse_runtimes(forms), rounds=rounds, progress=progress)
+        chosen, allowed = racing.parse_runtimes(forms), racing.parse_precisions(allow)
+        found = racing.race(model, models, model_store, runtimes=chosen, rounds=rounds, progress=progress, allowed=allowed)
     path = None if keep else racing.write_choice(read_recipe(model, models), found)
     showrace.show_race(console, found, path)
 

@@ -16,6 +16,8 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_\-.]*")  # torch-model-archiver's own 
 WEIGHT_SUFFIXES = (".pt2", ".pt", ".pth", ".onnx")
 VERSION = "1.0"
 CHOICE = "runtime.json"  # what `batchline race` writes
+LABELLED = "labelled"  # a folder of requests whose right label is their folder's name
+PRECISIONS = ("f32", "bf16", "int8")
 RUNTIMES = ("torch", "onnxruntime", "openvino", "aotinductor", "torch.compile")  # by what they need: a library, at last a compiler
 
 
@@ -41,16 +43,25 @@ class Recipe:
     @property
     def runtime(self) -> str:
         """What runs the model: model-config.yaml's `runtime`, else the winner of `batchline race`, else torch. Raises ArchiveError."""
-        chosen, place = self.config.get("runtime"), self.folder / "model-config.yaml"
-        if chosen is None and (self.folder / CHOICE).is_file():
+        return self._chosen("runtime", RUNTIMES)
+
+    @property
+    def precision(self) -> str:
+        """What it computes in: f32 unless model-config.yaml or a race that was allowed to says otherwise. Raises ArchiveError."""
+        return self._chosen("precision", PRECISIONS)
+
+    def _chosen(self, key: str, known: tuple[str, ...]) -> str:
+        chosen, place = self.config.get(key), self.folder / "model-config.yaml"
+        if chosen is None and "runtime" not in self.config and (self.folder / CHOICE).is_file():
             place = self.folder / CHOICE
             try:
-                chosen = json.loads(place.read_text(encoding="utf-8"))["runtime"]
-            except (ValueError, KeyError, TypeError) as error:
+                raced = json.loads(place.read_text(encoding="utf-8"))
+                chosen = raced["runtime"] and raced.get(key)
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
                 raise ArchiveError(f"{place} names no runtime ({error}); `batchline race {self.name}` writes it.") from None
-        if chosen not in (None, *RUNTIMES):
-            raise ArchiveError(f"{place}: runtime must be one of {', '.join(RUNTIMES)}, not {chosen!r}.")
-        return str(chosen or "torch")
+        if chosen not in (None, *known):
+            raise ArchiveError(f"{place}: {key} must be one of {', '.join(known)}, not {chosen!r}.")
+        return str(chosen or known[0])
 
     @property
     def handler(self) -> Path:

@@ -12,10 +12,10 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
-from batchline.race import SCORE_TOLERANCE, Lane, Race
+from batchline.race import F32, REDUCED_TOLERANCE, REFERENCE, SCORE_TOLERANCE, Form, Lane, Race
 from batchline.race import Progress as Report
 
-BAR = 12  # with its table it fits into 80 columns
+BAR = 6  # with its table it fits into 80 columns
 GOOD, BAD = "#0072B2", "#999999"
 
 
@@ -32,9 +32,10 @@ def show_race(console: Console, found: Race, written: Path | None) -> None:
     """Fastest first, for each thread count."""
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     sizes = list(found.lanes[0].batch_ms)
-    for heading in ("form", "threads", *(f"T({size}) ms" for size in sizes), "off by"):
-        table.add_column(heading, justify="left" if heading == "form" else "right")
-    table.add_column("ms a request")
+    judged = found.lanes[0].accuracy is not None
+    for heading in ("form", "thr.", *(f"T({size}) ms" for size in sizes), "off by", *(["right"] if judged else [])):
+        table.add_column(heading, justify="left" if heading == "form" else "right", no_wrap=True)
+    table.add_column("ms a request", no_wrap=True)
     longest = max(lane.request_ms for lane in found.lanes)
     for lane in found.lanes:
         table.add_row(*_cells(lane, found.winner), _bar(lane, longest))
@@ -43,15 +44,29 @@ def show_race(console: Console, found: Race, written: Path | None) -> None:
         console.print(f"{runtime} did not run: {reason}", highlight=False, soft_wrap=True)
     console.print(f"winner with one thread a worker: {found.winner}", highlight=False)
     if any(not lane.same_answers for lane in found.lanes):
-        console.print(f"a form that is off by more than {SCORE_TOLERANCE:g} from eager float32 cannot win", highlight=False)
+        allowed = f"{SCORE_TOLERANCE:g} from eager float32 (bf16 and int8: {REDUCED_TOLERANCE:g})"
+        console.print(f"a form that is off by more than {allowed} cannot win", highlight=False)
+    if found.winner.precision != F32:
+        console.print(_cost(found), highlight=False, soft_wrap=True)
     if written:
         console.print(f"written to {written}; `make archive` packs it", highlight=False, soft_wrap=True)
 
 
-def _cells(lane: Lane, winner: str) -> list[str]:
-    name = f"{lane.runtime} *" if lane.runtime == winner and lane.threads == 1 else lane.runtime
+def _cells(lane: Lane, winner: Form) -> list[str]:
+    name = f"{lane.form} *" if lane.form == winner and lane.threads == 1 else str(lane.form)
     off = f"{lane.difference:.0e}" if lane.same_answers else "no match"
-    return [name, str(lane.threads), *(f"{ms:.2f}" for ms in lane.batch_ms.values()), off]
+    right = [] if lane.accuracy is None else [f"{lane.accuracy:.2%}"]
+    return [name, str(lane.threads), *(f"{ms:.2f}" for ms in lane.batch_ms.values()), off, *right]
+
+
+def _cost(found: Race) -> str:
+    """What the winner's precision costs, in a sentence."""
+    lanes = {lane.form: lane for lane in found.lanes if lane.threads == 1}
+    won, exact = lanes[found.winner], lanes[REFERENCE]
+    said = f"{found.winner.precision} moves the samples' numbers by up to {won.difference:.4f}"
+    if won.accuracy is None or exact.accuracy is None:
+        return f"{said}; files in labelled/LABEL/ of the model's folder would tell its accuracy"
+    return f"{said}; of the labelled requests it answers {won.accuracy:.2%} rightly, float32 {exact.accuracy:.2%}"
 
 
 def _bar(lane: Lane, longest_ms: float) -> Text:

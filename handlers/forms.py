@@ -20,39 +20,53 @@ logger = logging.getLogger(__name__)
 
 TORCH, COMPILE, INDUCTOR, ONNXRUNTIME, OPENVINO = "torch", "torch.compile", "aotinductor", "onnxruntime", "openvino"
 RUNTIMES = (TORCH, ONNXRUNTIME, OPENVINO, INDUCTOR, COMPILE)
-PRECISIONS = ("f32", "bf16")
-CHOICE, GRAPH, PACKAGE = "runtime.json", "model.onnx", "model.aoti.pt2"
+F32, BF16, INT8 = PRECISIONS = ("f32", "bf16", "int8")
+REDUCED = {BF16: (TORCH, OPENVINO), INT8: (ONNXRUNTIME,)}  # who can compute in it
+CHOICE, GRAPH, INT8_GRAPH, PACKAGE = "runtime.json", "model.onnx", "model.int8.onnx", "model.aoti.pt2"
 
 
 class Unavailable(Exception):
     """A form that this archive or this Python lacks; torch serves instead."""
 
 
-def wanted(model_dir: Path, config: Mapping[str, Any]) -> str:
-    """The runtime that model-config.yaml asks for, else the one in runtime.json, else torch. Raises ModelLoadError for an unknown one."""
-    chosen, place = config.get("runtime"), "model-config.yaml"
-    if chosen is None and (model_dir / CHOICE).is_file():
+def wanted(model_dir: Path, config: Mapping[str, Any]) -> tuple[str, str]:
+    """The runtime and its precision that model-config.yaml asks for, else those in runtime.json, else torch in float32.
+
+    Raises:
+        ModelLoadError: one that is unknown, or a precision that the runtime does not compute in.
+    """
+    chosen, place = dict(config), "model-config.yaml"
+    if chosen.get("runtime") is None and (model_dir / CHOICE).is_file():
         place = CHOICE
-        try:
-            chosen = json.loads((model_dir / CHOICE).read_text(encoding="utf-8"))["runtime"]
-        except (ValueError, KeyError, TypeError) as error:
-            raise ModelLoadError(f"{CHOICE} names no runtime ({error}); `batchline race` writes it") from None
-    if chosen is None:
-        return TORCH
-    if chosen not in RUNTIMES:
-        raise ModelLoadError(f"{place}: runtime must be one of {', '.join(RUNTIMES)}, not {chosen!r}")
-    return str(chosen)
+        raced = _read_choice(model_dir / CHOICE)
+        chosen["runtime"], chosen["precision"] = raced["runtime"], config.get("precision", raced.get("precision", F32))
+    runtime, precision = chosen.get("runtime", TORCH), chosen.get("precision", F32)
+    if runtime not in RUNTIMES:
+        raise ModelLoadError(f"{place}: runtime must be one of {', '.join(RUNTIMES)}, not {runtime!r}")
+    if precision not in PRECISIONS:
+        raise ModelLoadError(f"{place}: precision must be one of {', '.join(PRECISIONS)}, not {precision!r}")
+    if precision != F32 and runtime not in REDUCED[precision]:
+        raise ModelLoadError(f"{place}: {precision} is computed by {' and '.join(REDUCED[precision])}, not by {runtime}")
+    return str(runtime), str(precision)
+
+
+def _read_choice(path: Path) -> dict[str, Any]:
+    try:
+        raced = dict(json.loads(path.read_text(encoding="utf-8")))
+        return {**raced, "runtime": raced["runtime"]}
+    except (ValueError, KeyError, TypeError) as error:
+        raise ModelLoadError(f"{CHOICE} names no runtime ({error}); `batchline race` writes it") from None
 
 
 def load(
-    runtime: str, model_dir: Path, config: Mapping[str, Any], device: torch.device, weights: Callable[[], Callable[..., Any]]
+    runtime: str, precision: str, model_dir: Path, device: torch.device, weights: Callable[[], Callable[..., Any]]
 ) -> Callable[..., Any] | None:
     """The model in this form; None for torch's own.
 
     Args:
         runtime: one of RUNTIMES.
+        precision: one of PRECISIONS that it computes in.
         model_dir: the unpacked archive.
-        config: model-config.yaml as read.
         device: that it will run on.
         weights: loads the torch form, for what is made from it.
 
@@ -60,16 +74,16 @@ def load(
         Unavailable: the archive or this Python lacks it, or it does not run on this device.
     """
     if runtime == TORCH:
-        return None
+        return None if precision == F32 else Autocast(weights(), device.type)
     if runtime == COMPILE:
         return Compiled(weights())
     if runtime == INDUCTOR:
         return _load_package(model_dir / PACKAGE)
-    path = model_dir / GRAPH
+    path = model_dir / (INT8_GRAPH if precision == INT8 else GRAPH)
     if not path.is_file():
-        raise Unavailable(f"the archive has no {GRAPH}")
+        raise Unavailable(f"the archive has no {path.name}")
     if runtime == OPENVINO:
-        return _load_openvino(path, str(config.get("precision", "f32")), device)
+        return _load_openvino(path, precision, device)
     if device.type == "cuda" and not _has_cuda_provider():
         raise Unavailable("onnxruntime has no CUDA here, and this worker has a GPU: pip install onnxruntime-gpu")
     try:
@@ -84,6 +98,23 @@ def _has_cuda_provider() -> bool:
     except ImportError:
         return False
     return "CUDAExecutionProvider" in onnxruntime.get_available_providers()
+
+
+class Autocast:
+    """torch's own form with what bears it computed in bfloat16; its results are float32 again."""
+
+    def __init__(self, model: Callable[..., Any], device_type: str) -> None:
+        self.model, self.device_type = model, device_type
+
+    def __call__(self, *inputs: torch.Tensor) -> Any:
+        """As the model's own, and as inexact as eight bits of mantissa are."""
+        with torch.autocast(self.device_type, torch.bfloat16):
+            found = self.model(*inputs)
+        return tuple(map(_as_float32, found)) if isinstance(found, tuple) else _as_float32(found)
+
+
+def _as_float32(value: Any) -> Any:
+    return value.float() if isinstance(value, torch.Tensor) and value.dtype == torch.bfloat16 else value
 
 
 class Compiled:
@@ -119,8 +150,6 @@ def _load_package(path: Path) -> Callable[..., Any]:
 
 
 def _load_openvino(path: Path, precision: str, device: torch.device) -> Callable[..., Any]:
-    if precision not in PRECISIONS:
-        raise ModelLoadError(f"model-config.yaml: precision must be one of {', '.join(PRECISIONS)}, not {precision!r}")
     if device.type != "cpu":
         raise Unavailable("OpenVINO serves on the CPU, and this worker has a GPU")
     try:

@@ -49,11 +49,11 @@ def load_model(model_dir: Path, manifest: Mapping[str, Any], config: Mapping[str
     Raises:
         ModelLoadError: no weights, an unknown suffix, or a file that is not what its suffix says.
     """
-    wanted = forms.wanted(model_dir, config)
+    runtime, precision = forms.wanted(model_dir, config)
     try:
-        made = forms.load(wanted, model_dir, config, device, lambda: load_weights(model_dir, manifest, config, device))
+        made = forms.load(runtime, precision, model_dir, device, lambda: load_weights(model_dir, manifest, config, device))
     except forms.Unavailable as reason:
-        logger.warning("RUNTIME_FALLBACK %s is not used, torch is: %s", wanted, reason)
+        logger.warning("RUNTIME_FALLBACK %s is not used, torch is: %s", runtime, reason)
         made = None
     return made or load_weights(model_dir, manifest, config, device)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -50,6 +51,15 @@ def main(out: Path) -> None:
         raise SystemExit(f"accuracy {accuracy:.4f} is below {WANTED_ACCURACY}: not exported")
     program = torch.export.export(model, (x_test[:2],), dynamic_shapes=({0: torch.export.Dim("batch")},))
     torch.export.save(program, out / "model.pt2")
+    write_labelled(x_test, y_test, out / "labelled")
+
+
+def write_labelled(x: torch.Tensor, y: torch.Tensor, folder: Path) -> None:
+    """The held-out fifth as requests, a folder a digit: `batchline race` tells by them what a precision costs."""
+    for number, (pixels, label) in enumerate(zip(x.tolist(), y.tolist(), strict=True)):
+        path = folder / str(label) / f"{number:03}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps([int(pixel) for pixel in pixels]), encoding="utf-8")
 
 
 if __name__ == "__main__":

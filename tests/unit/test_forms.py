@@ -14,9 +14,10 @@ from batchline.handlers import forms, runtime
 from batchline.handlers.errors import ModelLoadError
 from torch import nn
 
+from batchline import race
 from batchline.convert import convert
 from batchline.errors import ArchiveError
-from batchline.recipe import RUNTIMES, Recipe
+from batchline.recipe import PRECISIONS, RUNTIMES, Recipe
 
 CPU = torch.device("cpu")
 FACTS = {"model": {"modelName": "m", "modelVersion": "1.0", "serializedFile": "model.pt2"}}
@@ -76,21 +77,41 @@ def test_every_form_gives_the_same_numbers(net: nn.Module, archive: Path, one_th
             assert torch.equal(found, kept), "a later batch wrote over an earlier one's result"
 
 
-def test_bf16_only_when_asked_for(net: nn.Module, archive: Path) -> None:
+REDUCED = [("openvino", "bf16"), ("torch", "bf16"), ("onnxruntime", "int8")]
+
+
+@pytest.mark.parametrize(("name", "precision"), REDUCED)
+def test_less_precision_only_when_asked_for(net: nn.Module, archive: Path, name: str, precision: str) -> None:
     x = torch.randn(4, 3, 8, 8)
-    exact, rough = (runtime.load_model(archive, FACTS, {"runtime": "openvino", "precision": p}, CPU) for p in ("f32", "bf16"))
+    convert(archive / "model.pt2", name, archive, precision)
+    exact, rough = (runtime.load_model(archive, FACTS, {"runtime": name, "precision": p}, CPU) for p in ("f32", precision))
     with torch.inference_mode():
         torch.testing.assert_close(exact(x), net(x), rtol=1e-4, atol=1e-5)
-        torch.testing.assert_close(rough(x), net(x), rtol=0.05, atol=0.05)
+        found = rough(x)
+        torch.testing.assert_close(found, net(x), rtol=0.05, atol=0.05)
+    assert found.dtype == torch.float32 and not torch.equal(found, exact(x).detach())
+
+
+def test_an_unknown_precision(archive: Path) -> None:
     with pytest.raises(ModelLoadError, match="precision must be one of"):
         runtime.load_model(archive, FACTS, {"runtime": "openvino", "precision": "int3"}, CPU)
 
 
 def test_the_choice_is_the_config_s_then_the_race_s_then_torch(tmp_path: Path) -> None:
-    assert forms.wanted(tmp_path, {}) == "torch"
-    (tmp_path / "runtime.json").write_text(json.dumps({"runtime": "openvino"}))
-    assert forms.wanted(tmp_path, {}) == "openvino"
-    assert forms.wanted(tmp_path, {"runtime": "torch.compile"}) == "torch.compile"
+    assert forms.wanted(tmp_path, {}) == ("torch", "f32")
+    (tmp_path / "runtime.json").write_text(json.dumps({"runtime": "openvino", "precision": "bf16"}))
+    assert forms.wanted(tmp_path, {}) == ("openvino", "bf16")
+    assert forms.wanted(tmp_path, {"precision": "f32"}) == ("openvino", "f32")
+    assert forms.wanted(tmp_path, {"runtime": "torch.compile"}) == ("torch.compile", "f32"), "a raced precision is its form's alone"
+    for config in ({}, {"precision": "f32"}, {"runtime": "torch.compile"}):
+        recipe = Recipe("m", tmp_path, config)
+        assert (recipe.runtime, recipe.precision) == forms.wanted(tmp_path, config)
+
+
+@pytest.mark.parametrize(("precision", "runtime"), [("bf16", "onnxruntime"), ("int8", "openvino"), ("int8", "torch")])
+def test_a_precision_that_the_runtime_does_not_compute_in(tmp_path: Path, precision: str, runtime: str) -> None:
+    with pytest.raises(ModelLoadError, match=f"{precision} is computed by"):
+        forms.wanted(tmp_path, {"runtime": runtime, "precision": precision})
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"runtime": "tensorrt"}', '{"runtime": 7}'])
@@ -103,7 +124,7 @@ def test_a_choice_that_is_none(tmp_path: Path, text: str) -> None:
 
 
 def test_both_sides_know_the_same_forms() -> None:
-    assert forms.RUNTIMES == RUNTIMES
+    assert forms.RUNTIMES == RUNTIMES and forms.PRECISIONS == PRECISIONS and forms.REDUCED == race.REDUCED
 
 
 @pytest.mark.parametrize(("name", "library"), [("onnxruntime", "onnxruntime"), ("openvino", "openvino")])

@@ -10,15 +10,20 @@ import torch
 from .batch import BatchHandler
 from .classify import top_labels
 from .errors import BadInput, BadRows, ModelLoadError
+from .lengths import by_length
 from .payload import Raw, kind_of
 
+PASS_TOKENS = 16  # what another pass through the model costs, in tokens of padding saved: on a CPU; benchmarks/lengths.py measures it
 CHARACTERS_PER_TOKEN = 128  # more than any token of a real text; what lies beyond window x 128 is cut before it costs time
 
 
 class TextHandler(BatchHandler):
     """What all text models share: a batch tokenised at once, padded to its longest.
 
-    The archive holds tokenizer.json (the tokenizers library's file). model-config.yaml: `max_tokens` (the model's window, 256).
+    The archive holds tokenizer.json (the tokenizers library's file). model-config.yaml: `max_tokens` (the model's window, 256),
+    `pass_tokens` (16; 0 keeps a batch together): a batch goes through the model in several passes, texts of like length
+    together, where each further pass saves more padding than so many tokens. On a GPU, which fills up with tokens before it
+    slows down, a batch stays together unless it is set.
     """
 
     raw: ClassVar[Raw] = "text"
@@ -34,6 +39,7 @@ class TextHandler(BatchHandler):
         if not path.is_file():
             raise ModelLoadError("the archive has no tokenizer.json")
         self.max_tokens = int(self.setting("max_tokens", 256, at_least=3))
+        self.pass_tokens = self.setting("pass_tokens", PASS_TOKENS if self.device.type == "cpu" else 0, at_least=0)
         self.tokenizer = Tokenizer.from_file(str(path))
         self.tokenizer.enable_truncation(self.max_tokens)
         padding = self.tokenizer.padding or {}
@@ -54,6 +60,20 @@ class TextHandler(BatchHandler):
         ids = torch.tensor([encoding.ids for encoding in encodings])
         mask = torch.tensor([encoding.attention_mask for encoding in encodings])
         return self.to_device(ids), self.to_device(mask)
+
+    def inference(self, data: Any, *args: Any, **kwargs: Any) -> Any:
+        """Token ids and mask -> the model's output, its first dimension the texts in their order."""
+        ids, mask = data
+        lengths = mask.sum(1).tolist() if self.pass_tokens else []
+        groups = by_length(lengths, self.pass_tokens)
+        if len(groups) < 2:
+            return super().inference(data, *args, **kwargs)
+        left = (self.tokenizer.padding or {}).get("direction") == "left"
+        parts = []
+        for rows in groups:
+            kept = slice(-lengths[rows[0]], None) if left else slice(lengths[rows[0]])
+            parts.append(super().inference((ids[rows, kept], mask[rows, kept]), *args, **kwargs))
+        return _in_order(parts, groups)
 
     def decode(self, value: Any) -> str:
         """An instance -> its text, cut where no window could reach."""
@@ -88,6 +108,16 @@ class TextClassifier(TextHandler):
     def postprocess(self, data: torch.Tensor) -> list[Any]:
         """Logits (B, classes) -> the best labels a text."""
         return top_labels(data, self.top_k, self.mapping)
+
+
+def _in_order(parts: list[Any], groups: list[list[int]]) -> Any:
+    """Outputs of groups of rows -> one output with the rows where they were."""
+    if isinstance(parts[0], tuple):
+        return tuple(_in_order(list(column), groups) for column in zip(*parts, strict=True))
+    together = torch.cat(parts)
+    ordered = torch.empty_like(together)
+    ordered[[row for rows in groups for row in rows]] = together
+    return ordered
 
 
 def _is_silent(encoding: Any) -> bool:

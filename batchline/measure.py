@@ -12,10 +12,12 @@ import os
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import psutil
 
 from batchline.alone import Alone
 from batchline.errors import MeasureError
@@ -263,6 +265,18 @@ def _session(
                 worker_count = turn.workers
             _take(turn, subject, plan, server, alone, measured)
             write_measured(output, measured)
+        _note_workers(server, sizes, measured)
+
+
+def _note_workers(server: Variants, sizes: list[int], measured: Measured) -> None:
+    """Memory of the largest worker after its batches, and whether a GPU ran it. A process that cannot be read is left out."""
+    client = server.server.client(server.home)
+    workers = [worker for size in sizes for found in client.describe(server.path(size).rpartition("/")[2]) for worker in found["workers"]]
+    for worker in workers:
+        with suppress(psutil.Error):
+            mib = psutil.Process(worker["pid"]).memory_info().rss / 2**20
+            measured.worker_mib = round(max(measured.worker_mib or 0.0, mib), 1)
+    measured.gpu = bool(measured.gpu) or any(worker.get("gpu") is True for worker in workers)
 
 
 def _alone(subject: Subject, plan: Plan) -> Alone:

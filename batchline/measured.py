@@ -125,6 +125,8 @@ class Measured:
     Attributes:
         model, model_version: as in the archive.
         archive_sha256: of the archive that was measured; --resume goes on with no other.
+        worker_mib: resident memory of the largest of its workers after its batches, MiB; None in files from before it was measured.
+        gpu: whether its workers ran on a GPU; None in such files.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
@@ -139,6 +141,8 @@ class Measured:
     batches: list[BatchTime] = field(default_factory=list)
     requests: list[RequestTime] = field(default_factory=list)
     settings: list[SettingRun] = field(default_factory=list)
+    worker_mib: Amount | None = None
+    gpu: bool | None = None
 
     def times_ms(self, place: str) -> dict[int, list[list[float]]]:
         """Batch size -> round -> milliseconds of its batches, warm-ups left out.

@@ -19,10 +19,22 @@ FORMAT = "batchline-load/1"
 PACKAGES = ("batchline", "torchserve", "torch", "torchvision", "aiohttp", "numpy")
 
 
-def write(path: Path, model: str, run: LoadRun) -> None:
-    """Writes a run of load, whole or not at all."""
-    content = {
-        "format": FORMAT,
+def write(path: Path, model: str, run: LoadRun, settings: Mapping[str, int | None] | None = None, seed: int | None = None) -> None:
+    """Writes a run of load, whole or not at all.
+
+    Args:
+        path: of the file.
+        model: its name.
+        run: what came back.
+        settings: what the server had in effect, as `served` gives it; None where it does not say.
+        seed: of Poisson arrivals; None where there were none.
+    """
+    put(path, {"format": FORMAT, **content(model, run), "settings": settings, "seed": seed})
+
+
+def content(model: str, run: LoadRun) -> dict[str, Any]:
+    """A run of load with the machine it was measured on, as it is written."""
+    return {
         "model": model,
         "written_unix_s": time.time(),
         "machine": asdict(machine()),
@@ -34,7 +46,11 @@ def write(path: Path, model: str, run: LoadRun) -> None:
         "generator_cpu_share": run.cpu_share,
         "records": [asdict(record) for record in run.records],
     }
-    put(path, content)
+
+
+def served(version: Mapping[str, Any]) -> dict[str, int | None]:
+    """What the management API says of a model's version, in the words of these files."""
+    return {"batch_size": version["batchSize"], "max_batch_delay_ms": version["maxBatchDelay"], "workers": len(version["workers"])}
 
 
 def put(path: Path, content: Mapping[str, Any], indent: int | None = None) -> None:

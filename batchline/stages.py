@@ -17,9 +17,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
+from pydantic import ConfigDict
 
 from batchline.advice import advise
 from batchline.errors import MeasureError
@@ -30,12 +31,15 @@ from batchline.summary import summarise
 HANDLER_STAGES = ("deserialize", "preprocess", "inference", "serialize")  # handlers/clock.py
 SYMBOLS = {"network": "T_network", "wait": "w", **{name: f"T_{name}" for name in HANDLER_STAGES}}
 COVERED = 0.02  # of the total, that may be missing or too much
+STRICT = ConfigDict(strict=True, extra="forbid")
 BACK_SHARE = 0.99  # of the requests, whose way back must not have taken less than nothing
 
 
 @dataclass(frozen=True)
 class Part:
     """One stage in the mean; `symbol` is its name in the sum, where it has one, `share` its part of the total."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
 
     name: str
     symbol: str
@@ -63,6 +67,8 @@ class Journey:
         reports_stages: whether the handler does.
         doubts: why the figures are not to be relied on; empty where they are.
     """
+
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
 
     model: str
     requests: int

@@ -13,7 +13,7 @@ ARCHIVES := $(NAMES:%=$(STORE)/%.mar)
 SHIPPED := $(wildcard handlers/*.py) batchline/__init__.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup archive serve status stop measure check test test-unit bench-stock bench-load bench-setup bench clean
+.PHONY: help setup archive serve status stop measure tune check test test-unit bench-stock bench-load bench-setup bench clean
 .DELETE_ON_ERROR:
 .SECONDEXPANSION:
 
@@ -42,6 +42,9 @@ stop: $(STAMP)  ## End the TorchServe that `serve` started here
 
 measure: $(ARCHIVES) $(STAMP)  ## What a batch of each model costs, on this machine: run-NAME.json
 	for name in $(NAMES); do $(BATCHLINE) measure $$name --overwrite || exit; done
+
+tune: $(ARCHIVES) $(STAMP)  ## Settings of MODEL for P99_MS at RATE: measured, planned, tried, written
+	$(BATCHLINE) tune $(MODEL) --p99-ms $(P99_MS) --rate-per-s $(RATE) --config $(CONFIG)
 
 check: $(ARCHIVES) $(STAMP)  ## Format, lint, types, undeclared imports, configuration
 	$(VENV)/bin/ruff format --check . && $(VENV)/bin/ruff check .

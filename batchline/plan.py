@@ -19,14 +19,14 @@ from batchline.targets import Choice, Goal, Limits, Plan, PlanError, Predicted, 
 
 __all__ = ["Choice", "Goal", "Limits", "Model", "Plan", "PlanError", "Predicted", "Progress", "Replicas", "Target", "as_json", "choose"]
 
-SAME = 0.03  # of p99: settings this close are equals
+SAME = 0.03  # of the target: settings whose p99 are this close are equals
 CARE = 0.98  # of the largest rate that was found is tried first when it is confirmed on many requests
 
 
 def choose(model: Model, target: Target, limits: Limits | None = None, progress: Progress | None = None, seed: int = 1) -> Plan:
     """The best setting of one model.
 
-    Of settings that are equal, within 3% of p99 or 1% of a rate, the one with the fewest workers, then the smallest batch, then the
+    Of settings that are equal, their p99 within 3% of the target or their rates within 1%, the one with the fewest workers, then the smallest batch, then the
     smallest delay. A compute-bound model gets batch size 1 wherever that keeps the target.
 
     Args:
@@ -50,7 +50,7 @@ def choose(model: Model, target: Target, limits: Limits | None = None, progress:
     kept = [point for point in points if keeps(point[1], target.p99_ms)]
     if not kept:
         return _missed(trials, target, among, points, progress)
-    chosen, found = _simplest_equal(trials, kept)
+    chosen, found = _simplest_equal(trials, kept, target)
     most_per_s = max(target.rate_per_s, trials.most_per_s(chosen, target.p99_ms, target.rate_per_s))
     return _finished(trials, target, among, (chosen, found), most_per_s, _second(points, chosen))
 
@@ -83,10 +83,10 @@ def _fewest_workers(trials: Trials, target: Target, among: Sequence[Setting], pr
     return points
 
 
-def _simplest_equal(trials: Trials, points: Sequence[Point]) -> Point:
+def _simplest_equal(trials: Trials, points: Sequence[Point], target: Target) -> Point:
     """points: lowest p99 first."""
     order = search.simplest(trials.model, trials.limits)
-    equals = [point for point in points if point[1].p99_ms <= points[0][1].p99_ms * (1 + SAME)]
+    equals = [point for point in points if point[1].p99_ms <= points[0][1].p99_ms + SAME * target.p99_ms]
     return min(equals, key=lambda point: order(point[0]))
 
 
@@ -133,7 +133,7 @@ def _missed(trials: Trials, target: Target, among: Sequence[Setting], points: li
     led = search.largest_rate(trials, among, target.p99_ms, progress)
     sound = [point for point in points if point[1].rejected <= search.REJECTED]
     if sound:
-        best = _simplest_equal(trials, sound)
+        best = _simplest_equal(trials, sound, target)
     elif led:
         best = led[0][0], _at(trials, *led[0])
     else:

@@ -65,7 +65,7 @@ def most_per_s(service: Service, setting: Setting, p99_ms: float, least_per_s: f
 
     def keeps(rate_per_s: float) -> bool:
         found = simulate(service, setting, rate_per_s, requests=requests, replications=4, seed=seed)
-        return found.stable and found.latency_ms.p99 <= p99_ms and not found.rejected
+        return found.stable and found.latency_ms.p99 <= p99_ms and found.rejected <= search.REJECTED * requests
 
     low, high = least_per_s, 0.995 * search.capacity(service, setting)
     if low and (low >= high or not keeps(low)):
@@ -160,7 +160,7 @@ def test_the_same_seed_gives_the_same_plan() -> None:
 
 
 def test_among_equals_the_simplest() -> None:
-    plan = choose(model(slowdown=(1.0, 1.0, 1.0)), Target(100, 1.0))  # hardly any request meets another
+    plan = choose(model(slowdown=(1.0, 1.0, 1.0)), Target(100, 0.1))  # hardly any request meets another
     assert (plan.setting.workers, plan.setting.batch_size, plan.setting.max_batch_delay_ms) == (1, 1, 1)
     assert plan.binding == "none"
 

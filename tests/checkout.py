@@ -20,12 +20,17 @@ def files() -> list[Path]:
 
 
 def copy(to: Path) -> Path:
-    """Copies the checkout, times included, so that make sees what it sees here."""
+    """Copies the checkout, times included, so that make sees what it sees here; what mypy and ruff know of it goes along."""
+    stamp = f"{sys.prefix}/.batchline-setup"
+    fresh = subprocess.run(["make", "-q", f"VENV={sys.prefix}", stamp], cwd=ROOT, check=False).returncode == 0
+    assert fresh, "`make setup` first: a copy shares this environment, and make would install the copy into it"
     for name in files():
         (to / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(ROOT / name, to / name)
-    for folder in ("build", "model_store"):
-        shutil.copytree(ROOT / folder, to / folder, dirs_exist_ok=True)  # copytree keeps times too
+    for folder in ("build", "model_store", ".mypy_cache", ".ruff_cache"):
+        if (ROOT / folder).is_dir():
+            # copytree keeps times too; no command that is run in a copy uses the environments of other servers
+            shutil.copytree(ROOT / folder, to / folder, ignore=shutil.ignore_patterns("venv-*"), dirs_exist_ok=True)
     (to / ".venv").symlink_to(sys.prefix)
     return to
 

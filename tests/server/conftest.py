@@ -1,4 +1,4 @@
-"""A scratch checkout for lifecycle tests: archives of a few lines, free ports, a temp folder of its own."""
+"""A scratch checkout for lifecycle tests: archives of a few lines, free ports, a temp folder of its own; and a module's shared servers."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ import pytest
 
 from batchline import server
 from batchline.ports import free_ports
+from tests.server.served import Served, serve
 
 GOOD = """
 class Handler:
@@ -105,6 +106,29 @@ def new_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], 
     for home in homes:
         server.stop(home.folder)
         shutil.rmtree(home.folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """The repository's own configuration and archives on one server, for the tests of a module that only ask it."""
+    folder = tmp_path_factory.mktemp("served")
+    try:
+        yield serve(folder)
+    finally:
+        server.stop(folder)
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
+    """`good` with two workers and TorchServe's own settings for everything else, on one server."""
+    made = Home(tmp_path_factory.mktemp("plain"))
+    made.archive("good", GOOD)
+    made.configure("good", workers=2)
+    try:
+        made.start()
+        yield made
+    finally:
+        server.stop(made.folder)
 
 
 @pytest.fixture

@@ -17,9 +17,9 @@ import requests
 from PIL import Image
 from prometheus_client.parser import text_string_to_metric_families
 
-from batchline import inference_pb2, inference_pb2_grpc, server
+from batchline import inference_pb2, inference_pb2_grpc
 from tests.harness import ROOT
-from tests.server.served import Served, good_json, serve
+from tests.server.served import Served, good_json
 
 MODELS = ("digits", "efficientnet_lite0", "minilm")
 SAMPLES = {name: sorted((ROOT / "models" / name / "samples").iterdir()) for name in MODELS}
@@ -27,15 +27,6 @@ COFFEE = (ROOT / "models/efficientnet_lite0/samples/coffee.jpg").read_bytes()
 CHELSEA = (ROOT / "models/efficientnet_lite0/samples/chelsea.png").read_bytes()
 SEVEN = (ROOT / "models/digits/samples/seven.json").read_bytes()
 JSON = {"Content-Type": "application/json"}
-
-
-@pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    home = tmp_path_factory.mktemp("served")
-    try:
-        yield serve(home)
-    finally:
-        server.stop(home)
 
 
 @pytest.fixture(autouse=True)

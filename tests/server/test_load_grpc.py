@@ -16,7 +16,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from batchline import cli, inference_pb2, inference_pb2_grpc, server
+from batchline import cli, inference_pb2, inference_pb2_grpc
 from batchline.errors import ConfigError, LoadError
 from batchline.grpcload import status_of
 from batchline.load import LoadRun, Target, closed_loop, draw, open_loop, target
@@ -24,7 +24,7 @@ from batchline.properties import read_configuration
 from batchline.summary import summarise
 from tests.harness import ROOT
 from tests.server.conftest import Home, free_ports
-from tests.server.served import Served, serve
+from tests.server.served import Served
 
 SEVEN = (ROOT / "models/digits/samples/seven.json").read_bytes()
 REFUSAL = b'{"code":400,"type":"BadInput","message":"no"}'
@@ -192,15 +192,6 @@ def test_rest_needs_no_grpc() -> None:
     code += "except LoadError as error:\n    print(error)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "pip install 'batchline[grpc]'" in done.stdout
-
-
-@pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    home = tmp_path_factory.mktemp("served")
-    try:
-        yield serve(home)
-    finally:
-        server.stop(home)
 
 
 def command(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> None:

@@ -15,7 +15,9 @@ from tests.server.served import moved
 
 # The suite cannot run itself; that this is the command CI runs is checked below.
 THIS_VERY_RUN = {"make test"}
-SHORT = {"ROUNDS": "1", "BENCH_SECONDS": "1"}  # a benchmark's shape is checked here, not its figures
+# The shape of a load's and a benchmark's output is checked here, not its figures.
+SHORT = {"ROUNDS": "1", "BENCH_SECONDS": "1"}
+SHORT_LOAD = "--duration-s 2"
 
 
 def commands(page: str) -> list[tuple[str, str]]:
@@ -61,7 +63,7 @@ def test_every_command_of_the_page(home: tuple[Path, list[int]], page: str) -> N
     for command, shown in listed:
         if command in THIS_VERY_RUN:
             continue
-        printed = checkout.run(moved(command, ports), folder, **SHORT).stdout
+        printed = checkout.run(re.sub(r"--duration-s \d+", SHORT_LOAD, moved(command, ports)), folder, **SHORT).stdout
         assert looks_like(moved(shown, ports), printed), f"{command} printed\n{printed}\nwhere {page} shows\n{shown}"
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from batchline import apply, measure, onserver, server, tune, verify
+from batchline import apply, cli, measure, onserver, server, tune, verify
 from batchline.errors import MeasureError, RequestFailed, ServerError
 from batchline.measured import write_measured
 from batchline.properties import ModelSettings, read_configuration, write_models
@@ -51,12 +51,18 @@ class Running:
     def subject(self) -> onserver.Subject:
         return onserver.find(read_configuration(self.home.config), "known", self.models, home=self.home.folder)
 
-    def verify(self, limit_ms: float, rate_per_s: float = RATE_PER_S) -> Verified:
-        return verify.verify(self.subject(), Demand(limit_ms, rate_per_s))[0]
+    def verify(self, limit_ms: float, rate_per_s: float = RATE_PER_S, tries: int = 1) -> Verified:
+        """The first run that says something: on a busy machine the generator is late now and then."""
+        for seed in range(1, 1 + tries):
+            found, _ = verify.verify(self.subject(), Demand(limit_ms, rate_per_s, seed=seed))
+            if found.outcome != "invalid":
+                break
+        return found
 
-    def command(self, verb: str, *more: str) -> list[str]:
+    def words(self, verb: str, *more: str) -> list[str]:
+        """A command line."""
         given = ["known", "--rate-per-s", f"{RATE_PER_S:g}", "--models", str(self.models), "--config", str(self.home.config)]
-        return [sys.executable, "-m", "batchline", verb, *given, *more]
+        return ["batchline", verb, *given, *more]
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +96,7 @@ def untouched(running: Running) -> Iterator[bytes]:
 
 def test_kept(running: Running, untouched: bytes) -> None:
     """Nothing over a far limit: as few requests as the rule can do with, and the figures are the handler's."""
-    found = running.verify(1500.0)
+    found = running.verify(1500.0, tries=3)
     assert found.outcome == "kept", (found.judgement, found.invalid)
     assert found.judgement.over == 0 and found.judgement.requests >= 918
     assert found.seen.statuses == {200: found.judgement.requests}
@@ -101,16 +107,25 @@ def test_kept(running: Running, untouched: bytes) -> None:
     assert found.seen.p99_interval_ms and found.seen.p99_interval_ms[0] <= found.seen.latency_ms["p99"] <= found.seen.p99_interval_ms[1]
 
 
-def test_broken_and_the_promise_beside_it(running: Running, untouched: bytes, tmp_path: Path) -> None:
+def test_broken_and_the_promise_beside_it(
+    running: Running, untouched: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """No request can be quicker than the handler's 150 ms. What a measurement of that handler promises comes near to what is seen."""
-    write_measured(tmp_path / "run.json", known_run(C_MS, M_MS))
-    command = running.command("verify", "--p99-ms", "140", "--run", str(tmp_path / "run.json"), "--json", "-o", str(tmp_path / "sent.json"))
-    done = subprocess.run(command, cwd=running.home.folder, capture_output=True, text=True)
-    found = json.loads(done.stdout)
-    assert (found["outcome"], done.returncode) == ("broken", 1), (found, done.stderr)
+    run, sent = tmp_path / "run.json", tmp_path / "sent.json"
+    write_measured(run, known_run(C_MS, M_MS))
+    monkeypatch.chdir(running.home.folder)
+    for seed in "123":  # the first run that says something
+        given = ("--p99-ms", "140", "--seed", seed, "--run", str(run), "--json", "-o", str(sent))
+        monkeypatch.setattr("sys.argv", running.words("verify", *given))
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        found = json.loads(capsys.readouterr().out)
+        if ended.value.code != 2:
+            break
+    assert (found["outcome"], ended.value.code) == ("broken", 1), found
     assert found["over"] == found["requests"] >= verify.FIRST and not found["kept"]
     assert found["promised"]["p50_ms"] == pytest.approx(found["seen"]["latency_ms"]["p50"], rel=0.2)
-    assert len(json.loads((tmp_path / "sent.json").read_text())["records"]) == found["requests"]
+    assert len(json.loads(sent.read_text())["records"]) == found["requests"]
 
 
 def test_invalid(running: Running, untouched: bytes) -> None:
@@ -140,9 +155,9 @@ def test_another_server_than_the_one_that_is_written(running: Running, tmp_path:
         onserver.find(read_configuration(copy), "known", running.models)
 
 
-def tuned(running: Running, limit_ms: float, c_ms: float = C_MS) -> tune.Tuned:
+def tuned(running: Running, limit_ms: float, rate_per_s: float = RATE_PER_S, c_ms: float = C_MS) -> tune.Tuned:
     subject = measure.subject("known", running.models, running.home.store, read_configuration(running.home.config))
-    return tune.tune(subject, known_run(c_ms, M_MS), Target(limit_ms, RATE_PER_S), Limits(memory_mib=8000.0))
+    return tune.tune(subject, known_run(c_ms, M_MS, cores=1), Target(limit_ms, rate_per_s), Limits(memory_mib=8000.0))
 
 
 def test_tune_writes_what_was_kept(running: Running) -> None:
@@ -164,18 +179,23 @@ def test_tune_writes_what_was_kept(running: Running) -> None:
 
 
 def test_tune_that_fails_says_so(running: Running, untouched: bytes) -> None:
-    """The measurement says 40 ms, the server takes 150: the first plan is broken, and corrected there is none that keeps 100 ms."""
-    found = tuned(running, 100.0, c_ms=40.0)
+    """The measurement says 50 ms, the server takes 150: the first plan is broken, and corrected there is none that keeps 120 ms."""
+    found = tuned(running, 120.0, rate_per_s=90.0, c_ms=50.0)
     assert not found.kept and [attempt.verified.outcome for attempt in found.attempts] == ["broken"], found
-    assert "by what was measured and seen on the server no setting keeps p99 within 100 ms" in found.why
+    assert "by what was measured and seen on the server no setting keeps p99 within 120 ms" in found.why
 
 
 def test_interrupted(running: Running, untouched: bytes, tmp_path: Path) -> None:
     """Ctrl-C while its own server starts: 130, the file as it was, no process left."""
     write_measured(tmp_path / "run.json", known_run(C_MS, M_MS))
-    command = running.command("tune", "--p99-ms", "1500", "--run", str(tmp_path / "run.json"), "--model-store", str(running.home.store))
+    command = running.words("tune", "--p99-ms", "1500", "--run", str(tmp_path / "run.json"), "--model-store", str(running.home.store))
     process = subprocess.Popen(
-        command, cwd=running.home.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=_default_sigint
+        [sys.executable, "-m", *command],
+        cwd=running.home.folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=_default_sigint,
     )
     assert process.stdout
     lines = next((line for line in iter(process.stdout.readline, "") if "of its own starts" in line), "it ended before")

@@ -107,17 +107,19 @@ class Shades(torch.nn.Module):
         return round(grey * (cls.classes - 1) / 255)
 
 
-def save_shades(folder: Path) -> dict[str, Any]:
-    """Writes the model; its manifest."""
+@pytest.fixture(scope="session")
+def shades_archive(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """The model's folder and manifest; nothing writes to it."""
+    folder = tmp_path_factory.mktemp("shades")
     dims = {0: torch.export.Dim("batch"), 2: torch.export.Dim("height"), 3: torch.export.Dim("width")}
     torch.export.save(torch.export.export(Shades(), (torch.rand(2, 3, 8, 6),), dynamic_shapes=(dims,)), folder / "model.pt2")
-    return facts("shades", serializedFile="model.pt2")
+    return folder, facts("shades", serializedFile="model.pt2")
 
 
 @pytest.fixture(scope="session")
-def shades(tmp_path_factory: pytest.TempPathFactory) -> Worker:
-    folder = tmp_path_factory.mktemp("shades")
-    return load(ImageSegmenter, folder, "shades", config={"size": [24, 32]}, manifest=save_shades(folder))
+def shades(shades_archive: tuple[Path, dict[str, Any]]) -> Worker:
+    folder, manifest = shades_archive
+    return load(ImageSegmenter, folder, "shades", config={"size": [24, 32]}, manifest=manifest)
 
 
 DOTS = """

@@ -16,7 +16,7 @@ from torchvision.models.detection import fasterrcnn_mobilenet_v3_large_320_fpn
 from torchvision.models.segmentation import lraspp_mobilenet_v3_large
 
 from tests.harness import Worker, load, request
-from tests.unit.conftest import Shades, facts, save_shades
+from tests.unit.conftest import Shades, facts
 
 DETECTOR_FILE = """
 from torchvision.models.detection import fasterrcnn_mobilenet_v3_large_320_fpn
@@ -214,26 +214,27 @@ def test_a_mask_of_more_than_256_classes_is_16_bits_deep(shades: Worker, brighte
 
 @pytest.mark.parametrize("handler", [ImageSegmenter, ImageClassifier])
 @pytest.mark.parametrize("value", ["cubic", "", None, 2, ["bilinear"]])
-def test_an_unknown_interpolation_is_refused_at_load(handler: type, value: Any, tmp_path: Path) -> None:
+def test_an_unknown_interpolation_is_refused_at_load(handler: type, value: Any, shades_archive: tuple[Path, dict[str, Any]]) -> None:
     with pytest.raises(ModelLoadError):
-        load(handler, tmp_path, config={"interpolation": value}, manifest=save_shades(tmp_path))
+        load(handler, shades_archive[0], config={"interpolation": value}, manifest=shades_archive[1])
 
 
-def test_an_unknown_interpolation_is_told_the_known(tmp_path: Path) -> None:
+def test_an_unknown_interpolation_is_told_the_known(shades_archive: tuple[Path, dict[str, Any]]) -> None:
     with pytest.raises(ModelLoadError, match=r"interpolation must be one of nearest, bilinear, bicubic, lanczos, not 'cubic'"):
-        load(ImageSegmenter, tmp_path, config={"interpolation": "cubic"}, manifest=save_shades(tmp_path))
+        load(ImageSegmenter, shades_archive[0], config={"interpolation": "cubic"}, manifest=shades_archive[1])
 
 
 @pytest.mark.parametrize("handler", [ImageSegmenter, ImageClassifier, ObjectDetector])
 @pytest.mark.parametrize("value", [[1.5, 0, 0], [0, 256, 0], [0, 0, -1], [True, 0, 0], [0, 0], 255, "white", [0.0, 0.0, 0.0]])
-def test_a_background_that_is_no_colour_is_refused_at_load(handler: type, value: Any, tmp_path: Path) -> None:
+def test_a_background_that_is_no_colour_is_refused_at_load(handler: type, value: Any, shades_archive: tuple[Path, dict[str, Any]]) -> None:
     with pytest.raises(ModelLoadError, match=r"model-config\.yaml: background must be three"):
-        load(handler, tmp_path, config={"background": value}, manifest=save_shades(tmp_path))
+        load(handler, shades_archive[0], config={"background": value}, manifest=shades_archive[1])
 
 
 @pytest.mark.parametrize("value", [[0, 0, 0], [255, 255, 255], [1, 2, 3]])
-def test_the_background_of_the_configuration(value: list[int], tmp_path: Path) -> None:
-    worker = load(ImageSegmenter, tmp_path, config={"background": value, "size": [4, 4]}, manifest=save_shades(tmp_path))
+def test_the_background_of_the_configuration(value: list[int], shades_archive: tuple[Path, dict[str, Any]]) -> None:
+    folder, manifest = shades_archive
+    worker = load(ImageSegmenter, folder, config={"background": value, "size": [4, 4]}, manifest=manifest)
     clear = Image.new("RGBA", (4, 4), (9, 9, 9, 0))
     assert worker.handler.picture(png(clear)).getpixel((0, 0)) == tuple(value)
     (only,) = worker.one(png(clear)).json["classes"]

@@ -18,6 +18,7 @@ from batchline.errors import ConfigError, MeasureError
 from batchline.load import LoadRun, RequestRecord
 from batchline.measure import Subject
 from batchline.measured import write_measured
+from batchline.plan import choose
 from batchline.promise import Promise, predict, promised, read_promise
 from batchline.properties import read_configuration
 from batchline.recipe import Recipe
@@ -321,3 +322,17 @@ def test_an_unreachable_target_starts_no_server(config: Path) -> None:
     found = tune.tune(subject(config), known_run(60, 1), Target(30.0, 50.0), Limits())
     assert not found.kept and not found.attempts
     assert "no setting keeps p99 within 30 ms" in found.why and "What would have to change" in found.why
+
+
+def test_how_a_tuning_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    """Kept or not is the last line that counts, and a failure says that nothing was written."""
+    plan = choose(service.model_of(known_run(20, 2)), Target(400, 50))
+    attempts = (tune.Attempt(replace(plan, needs=("threads: set them",)), verified()),)
+    showverify.show_tuned(Console(width=120), tune.Tuned("known", attempts, True), Path("config.properties"))
+    shown = capsys.readouterr().out
+    assert "KEPT" in shown and "careful: threads: set them" in shown and "NOT TUNED" not in shown
+    failed = tune.Tuned("known", (tune.Attempt(plan, verified("broken", over=400)),), False, "three were tried.")
+    showverify.show_tuned(Console(width=120), failed, Path("config.properties"))
+    shown = capsys.readouterr().out
+    assert "BROKEN: 400 of 918 requests over 40 ms" in shown and "NOT TUNED: three were tried." in shown
+    assert shown.endswith("config.properties is as it was\n")

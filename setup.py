@@ -37,7 +37,7 @@ ARCHIVE = [
 # Stubs refuse a grpcio or protobuf older than the grpcio-tools that made them; pyproject.toml pins that one, so change both together.
 GRPC = ["grpcio>=1.85.1,<2", "protobuf>=7.35.1,<8"]
 
-REPORT = ["matplotlib>=3.9", "jinja2>=3.1"]
+REPORT = ["matplotlib>=3.9", "jinja2>=3.1", "markupsafe>=2.1"]
 
 DEV = [
     "pytest>=8",

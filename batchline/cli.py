@@ -480,6 +480,24 @@ def simulate(
     showsimulate.show_simulated(Console(), found, service, setting, rate_per_s, kind, seed)
 
 
+@app.command()
+def report(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN.JSON...", help="Files of measure, load -o, stages, sweep, plan and verify.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="The folder for report.html and figures/.")] = Path("report"),
+) -> None:
+    """Draw every figure that the files have data for, and one page that holds them: report.html, which works offline."""
+    from batchline import showmeasure
+    from batchline.report import page
+    from batchline.report.data import gather
+
+    console = Console()
+    with showmeasure.show_progress(console) as progress:
+        made = page.write(gather(runs), output, progress)
+    for missing in made.missing:
+        console.print(f"not drawn: {missing.sentence}", markup=False, highlight=False, soft_wrap=True)
+    console.print(str(made.page), markup=False, highlight=False, soft_wrap=True)
+
+
 @exports.command("triton")
 def export_triton(
     names: Annotated[list[str], typer.Argument(metavar="MODEL...")],

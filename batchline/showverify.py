@@ -22,14 +22,17 @@ WORDS = {"kept": "KEPT", "broken": "BROKEN", "undecided": "NOT KEPT (undecided)"
 
 @contextmanager
 def show_progress(console: Console) -> Iterator[Report]:
-    """Requests counted of those that are wanted so far, and how many were over the limit."""
+    """Requests counted of those that are wanted so far, and how many were over the limit.
+
+    It is drawn only when there is news: a thread that draws ten times a second makes one send in ten late.
+    """
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed:.0f}/{task.total:.0f}"), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as bars:
+    with Progress(*columns, console=console, transient=True, auto_refresh=False) as bars:
         task = bars.add_task("warming up", total=1)
 
         def report(state: State) -> None:
             over = f"{state.over} over the limit"
-            bars.update(task, total=state.wanted, completed=state.requests, description=over)
+            bars.update(task, total=state.wanted, completed=state.requests, description=over, refresh=True)
 
         yield report
 
@@ -105,20 +108,22 @@ def _off(promised: float | None, measured: float | None) -> str:
 
 @contextmanager
 def show_tuning(console: Console) -> Iterator[Telling]:
-    """One bar for whatever is under way, and a line above it for each step that is done."""
+    """One bar for whatever is under way, drawn when there is news, and a line above it for each step that is done."""
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as bars:
+    with Progress(*columns, console=console, transient=True, auto_refresh=False) as bars:
         task = bars.add_task("planning", total=None)
 
         def plan(done: int, total: int, what: str) -> None:
-            bars.update(task, completed=done, total=total, description=f"planning: {what}")
+            bars.update(task, completed=done, total=total, description=f"planning: {what}", refresh=True)
 
         def verify(state: State) -> None:
-            bars.update(task, completed=state.requests, total=state.wanted, description=f"verifying: {state.over} over the limit")
+            bars.update(
+                task, completed=state.requests, total=state.wanted, description=f"verifying: {state.over} over the limit", refresh=True
+            )
 
         def say(words: str) -> None:
             bars.console.print(words, highlight=False, soft_wrap=True)
-            bars.update(task, completed=0, total=None, description=words.partition(";")[0])
+            bars.update(task, completed=0, total=None, description=words.partition(";")[0], refresh=True)
 
         yield Telling(say, plan, verify)
 

@@ -26,7 +26,7 @@ from batchline.summary import summarise
 
 FIRST = 306  # requests: a limit that is far off is known to be broken after so many
 MOST = 12_000
-PATIENCE = 1324
+PATIENCE = 918
 LONGEST_S = 600.0
 WARM_UP_S = 3.0  # Java compiles what it runs often
 WARM_CLIENTS = 64
@@ -210,15 +210,29 @@ def _warm_up(subject: Subject) -> None:
 def _stretch(target: Target, demand: Demand, wanted: int, run: LoadRun, progress: Progress | None) -> LoadRun:
     """What is missing of `wanted` requests, the lead-in taken off."""
     times, begin_s = arrivals(demand.rate_per_s, wanted - len(run.records), (demand.seed, len(run.records)))
-    over = sum(_is_over(record, demand.limit_ms) for record in run.records)
+    told = _Told(run, demand.limit_ms, begin_s, wanted)
 
     def report(records: Sequence[RequestRecord], seconds: float) -> None:
         assert progress
-        told = [record for record in records if record.intended_s >= begin_s]
-        late = sum(_is_over(record, demand.limit_ms) for record in told)
-        progress(State(len(run.records) + len(told), over + late, wanted, run.duration_s + seconds))
+        progress(told.add(records, seconds))
 
     return counted(open_loop(target, times, report if progress else None), begin_s, demand.rate_per_s)
+
+
+class _Told:
+    """Counts what is new only: the generator waits meanwhile, and with it the next send."""
+
+    def __init__(self, run: LoadRun, limit_ms: float, begin_s: float, wanted: int) -> None:
+        self.run, self.limit_ms, self.begin_s, self.wanted = run, limit_ms, begin_s, wanted
+        self.looked, self.requests = 0, len(run.records)
+        self.over = sum(_is_over(record, limit_ms) for record in run.records)
+
+    def add(self, records: Sequence[RequestRecord], seconds: float) -> State:
+        new = [record for record in records[self.looked :] if record.intended_s >= self.begin_s]
+        self.looked = len(records)
+        self.requests += len(new)
+        self.over += sum(_is_over(record, self.limit_ms) for record in new)
+        return State(self.requests, self.over, self.wanted, self.run.duration_s + seconds)
 
 
 def _moved(record: RequestRecord, by_s: float) -> RequestRecord:

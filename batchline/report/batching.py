@@ -18,6 +18,7 @@ from batchline.fit import Fit
 from batchline.measured import SERVER
 from batchline.report.data import Evidence, missing
 from batchline.report.style import MARKERS, Canvas, Figure, Look, Missing, Point, bare, canvas, provenance
+from batchline.scaling import Curve
 
 TYPICAL = 8  # the batch that bars are drawn with, or the measured size that is nearest
 MOST_BLOCKS = 16  # of one bar that are drawn apart
@@ -57,7 +58,8 @@ class Bars:
         return self.serial_ms / self.batch_ms
 
 
-def _bars(evidence: Evidence) -> Bars | None:
+def bars_of(evidence: Evidence) -> Bars | None:
+    """The bars of a measurement; None where there is none to be fitted."""
     if evidence.fit is None:
         return None
     table = evidence.fit.server.table
@@ -71,16 +73,16 @@ def _bars(evidence: Evidence) -> Bars | None:
 def prediction(evidence: Evidence) -> Figure | Missing:
     """Figure 1: one prediction as a bar, the fixed c and the work m of one request."""
     title = "One prediction is a bar of time"
-    bars = _bars(evidence)
+    bars = bars_of(evidence)
     if bars is None:
         return missing("prediction", title, evidence, "measure", evidence.unfit if evidence.measured else "")
 
     def draw(look: Look) -> Canvas:
         figure = canvas(look, 7.5, 2.0)
         axes = figure.add_subplot()
+        _time(axes, 1.12 * max(bars.one_ms, bars.line.batch_ms(1)), (-0.75, 0.75))
         _draw_batch(axes, bars, 1, 0.0, look)
         _measured_mark(axes, bars.one_ms, 0.0, look)
-        _time(axes, 1.12 * max(bars.one_ms, bars.line.batch_ms(1)), (-0.75, 0.75))
         return figure
 
     parts = _parts(bars.line, 1)
@@ -91,16 +93,16 @@ def prediction(evidence: Evidence) -> Figure | Missing:
 def serial(evidence: Evidence) -> Figure | Missing:
     """Figure 2: B requests one by one, each with a c of its own."""
     title = "One by one, everybody pays the fixed cost"
-    bars = _bars(evidence)
+    bars = bars_of(evidence)
     if bars is None:
         return missing("serial", title, evidence, "measure", evidence.unfit if evidence.measured else "")
 
     def draw(look: Look) -> Canvas:
         figure = canvas(look, 7.5, 2.0)
         axes = figure.add_subplot()
+        _time(axes, 1.12 * bars.serial_ms, (-0.75, 0.75))
         _draw_serial(axes, bars, 0.0, look)
         _measured_mark(axes, bars.serial_ms, 0.0, look)
-        _time(axes, 1.12 * bars.serial_ms, (-0.75, 0.75))
         return figure
 
     alt = f"{bars.batch_size} bars end to end, {bars.batch_size} requests to {evidence.model} one after another: {bars.serial_ms:.3g} ms."
@@ -110,16 +112,16 @@ def serial(evidence: Evidence) -> Figure | Missing:
 def batch(evidence: Evidence) -> Figure | Missing:
     """Figure 3: the same B requests as one batch, c paid once."""
     title = "One batch pays it once"
-    bars = _bars(evidence)
+    bars = bars_of(evidence)
     if bars is None:
         return missing("batch", title, evidence, "measure", evidence.unfit if evidence.measured else "")
 
     def draw(look: Look) -> Canvas:
         figure = canvas(look, 7.5, 2.0)
         axes = figure.add_subplot()
+        _time(axes, 1.12 * bars.serial_ms, (-0.75, 0.75))
         _draw_batch(axes, bars, bars.batch_size, 0.0, look)
         _measured_mark(axes, bars.batch_ms, 0.0, look)
-        _time(axes, 1.12 * bars.serial_ms, (-0.75, 0.75))
         return figure
 
     alt = (
@@ -131,7 +133,7 @@ def batch(evidence: Evidence) -> Figure | Missing:
 
 def both(evidence: Evidence) -> Figure | Missing:
     """Figure 4: both bars from one edge; the speedup is the ratio of their lengths."""
-    bars = _bars(evidence)
+    bars = bars_of(evidence)
     if bars is None:
         title = "The ratio of two bars is the speedup"
         return missing("both", title, evidence, "measure", evidence.unfit if evidence.measured else "")
@@ -139,13 +141,13 @@ def both(evidence: Evidence) -> Figure | Missing:
     def draw(look: Look) -> Canvas:
         figure = canvas(look, 7.5, 3.7)
         axes = figure.add_subplot()
+        _time(axes, 1.12 * bars.serial_ms, (-1.0, APART + 0.8))
         _draw_serial(axes, bars, APART, look)
         _draw_batch(axes, bars, bars.batch_size, 0.0, look)
         for y, ms in ((APART, bars.serial_ms), (0.0, bars.batch_ms)):
             _measured_mark(axes, ms, y, look)
         words = rf"$S({bars.batch_size})$ = {bars.serial_ms:.3g} / {bars.batch_ms:.3g} = {bars.speedup:.2f}"
         axes.text(0.99, 0.02, words, transform=axes.transAxes, ha="right", va="bottom", fontsize=13, color=look.text, gid="speedup")
-        _time(axes, 1.12 * bars.serial_ms, (-1.0, APART + 0.8))
         axes.set_yticks([APART, 0.0], [f"{bars.batch_size} one\nby one", f"one batch\nof {bars.batch_size}"])
         axes.tick_params(axis="y", length=0)
         return figure
@@ -174,7 +176,7 @@ def _draw_batch(axes: Any, bars: Bars, size: int, y: float, look: Look, start: f
         ms = bars.one_ms if size == 1 else bars.batch_ms
         axes.barh(y, ms, 1.0, start, color=look.colour("m"), gid=f"T({size})", **edge)
         if words:
-            label = f"$T({size})$ = {ms:.3g} ms"
+            label = f"$T({size})$ = {ms:.3g} ms, in one piece: {BEND}"
             _label(axes, start, ms, y, label, "m", look)
         return
     axes.barh(y, line.c_ms, 1.0, start, color=look.colour("c"), gid="c", **edge)
@@ -183,18 +185,21 @@ def _draw_batch(axes: Any, bars: Bars, size: int, y: float, look: Look, start: f
     for number in range(shown):
         axes.barh(y, width, 1.0, start + line.c_ms + number * width, color=look.colour("m"), gid="m", **edge)
     if words:
-        _label(axes, start, line.c_ms, y, f"$c$ = {line.c_ms:.3g} ms", "c", look)
-        many = f"${size}\\,m$ = {size} · {line.m_ms:.3g} ms" if size > 1 else f"$m$ = {line.m_ms:.3g} ms"
+        _label(axes, start, line.c_ms, y, f"$c$, once a batch: {line.c_ms:.3g} ms", "c", look)
+        many = (
+            f"${size}\\,m$, for {size} requests: {size} · {line.m_ms:.3g} ms" if size > 1 else f"$m$, for one request: {line.m_ms:.3g} ms"
+        )
         _label(axes, start + line.c_ms, size * line.m_ms, y, many, "m", look)
 
 
 def _label(axes: Any, start: float, width: float, y: float, words: str, thing: str, look: Look) -> None:
-    """Under its block, from the block's middle; c, which is further left, lower than m, so that they never meet."""
-    colour, drop = look.colour(thing), -24 if thing == "c" else -8
-    axes.annotate(
-        words, (start + width / 2, y - 0.5), (2, drop), textcoords="offset points", va="top", color=look.text,
-        arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 1.2, "shrinkA": 0, "shrinkB": 0},
-    )  # fmt: skip
+    """Under its block, on the side with room. c is pointed at near its beginning, from lower than m: they never meet."""
+    right = axes.get_xlim()[1]
+    at, drop = (start + min(width / 2, 0.03 * right), -24) if thing == "c" else (start + width / 2, -8)
+    side, corner = ("left", (0, 1)) if at < 0.7 * right else ("right", (1, 1))
+    line = {"arrowstyle": "-", "color": look.colour(thing), "linewidth": 1.2, "shrinkA": 0, "shrinkB": 0, "relpos": corner}
+    place = {"xytext": (0, drop), "textcoords": "offset points", "ha": side, "va": "top"}
+    axes.annotate(words, (at, y - 0.5), color=look.text, arrowprops=line, **place)
 
 
 def _measured_mark(axes: Any, ms: float, y: float, look: Look) -> None:
@@ -238,7 +243,7 @@ def _caption(evidence: Evidence, bars: Bars) -> str:
     end = provenance(
         measured.machine, measured.versions, evidence.written_unix_s(measured), f"{count} batches on TorchServe, seed {measured.plan.seed}"
     )
-    return f"{evidence.model}, {measured.plan.threads} thread a worker; black marks are measured medians.{why} {end}"
+    return f"{evidence.model}, {measured.plan.threads} thread a worker; upright marks are measured medians.{why} {end}"
 
 
 # ---- 5, 6: speedup
@@ -260,7 +265,7 @@ def speedup(evidence: Evidence) -> Figure | Missing:
     said = ", ".join(f"{point.speedup:.2f} at {point.batch_size}" for point in points)
     ceiling = f"ceiling 1 + c/m = {fit.server.ceiling:.2f}" if fit.server.ceiling else f"no ceiling: {BEND}"
     title = f"Batching wins up to {max(point.speedup for point in points):.1f} times here, {ceiling}"
-    bars = _bars(evidence)
+    bars = bars_of(evidence)
     assert bars
     caption = f"{_caption(evidence, bars)} Bars: 95%, Student's t over {fit_rounds(evidence)} rounds."
     alt = f"Speedup S of {evidence.model} against batch size B: {said}; {ceiling}."
@@ -284,11 +289,12 @@ def _speedups(evidence: Evidence) -> list[Speedup]:
     """Every round is a small experiment: its own T(1) over its own T(B)."""
     assert evidence.measured and evidence.fit
     times = {size: [float(np.median(batches)) for batches in rounds] for size, rounds in evidence.measured.times_ms(SERVER).items()}
-    found = []
+    found, smallest = [], min(times)
     for row in evidence.fit.server.table:
-        each = [row.batch_size * one / many for one, many in zip(times[1], times[row.batch_size], strict=False)]
+        pairs = zip(times[smallest], times[row.batch_size], strict=False)
+        each = [row.batch_size * one / smallest / many for one, many in pairs]
         half = 0.0
-        if len(each) > 1 and row.batch_size > 1:
+        if len(each) > 1 and row.batch_size > smallest:
             half = float(stats.t.ppf(0.975, len(each) - 1) * np.std(each, ddof=1) / np.sqrt(len(each)))
         found.append(Speedup(row.batch_size, row.speedup, row.speedup - half, row.speedup + half))
     return found
@@ -306,9 +312,11 @@ def _draw_speedup(axes: Any, line: CostLine, points: Sequence[Speedup], look: Lo
     if line.linear and line.ceiling and line.ceiling_interval:
         axes.axhspan(*line.ceiling_interval, color=look.colour("c"), alpha=0.18, linewidth=0)
         axes.axhline(line.ceiling, color=look.colour("c"), linewidth=1.4, linestyle="--", gid="ceiling")
-        axes.text(1.02, line.ceiling, rf"ceiling $1 + c/m$ = {line.ceiling:.2f}", va="bottom", color=look.text)
+        axes.text(sizes[-1], line.ceiling, rf"ceiling $1 + c/m$ = {line.ceiling:.2f}", ha="right", va="bottom", color=look.text)
         axes.plot(sizes, [line.speedup(size) for size in sizes], color=look.colour("theory"), linewidth=1.6, gid="S(B)")
-        axes.text(sizes[-1], line.speedup(float(sizes[-1])), r"$S(B)$ ", ha="right", va="top", color=look.colour("theory"))
+        under = (float(sizes[-1]), line.speedup(float(sizes[95])))  # below all of the curve that the words are as wide as
+        words = r"$S(B) = B(c+m)\,/\,(c+Bm)$"
+        axes.annotate(words, under, (0, -14), textcoords="offset points", ha="right", va="top", color=look.colour("theory"))
     else:
         axes.text(0.03, 0.95, f"no ceiling: {BEND}", transform=axes.transAxes, va="top", color=look.text)
     around = [[max(0.0, p.speedup - p.low) for p in points], [max(0.0, p.high - p.speedup) for p in points]]
@@ -317,6 +325,8 @@ def _draw_speedup(axes: Any, line: CostLine, points: Sequence[Speedup], look: Lo
         linestyle="none" if line.linear else "-", linewidth=1, capsize=3,
     )  # fmt: skip
     shown.lines[0].set_gid("measured")
+    second = (points[1].batch_size, points[1].low)
+    axes.annotate("measured", second, (5, -5), textcoords="offset points", ha="left", va="top", color=look.colour("measured"))
     _speedup_axes(axes, [p.batch_size for p in points], sizes[-1], max(line.ceiling or 0, *(p.high for p in points)))
 
 
@@ -335,7 +345,7 @@ def regimes(all_evidence: Sequence[Evidence]) -> Figure | Missing:
     title = "Some models love batching, some shrug"
     known = [each for each in all_evidence if each.fit]
     if not known:
-        return missing("regimes", title, all_evidence[0], "measure")
+        return missing("regimes", title, next(iter(all_evidence), Evidence("MODEL")), "measure")
 
     def draw(look: Look) -> Canvas:
         figure = canvas(look, 7.5, 4.4)
@@ -361,7 +371,7 @@ def _draw_regimes(axes: Any, known: Sequence[Evidence], look: Look) -> None:
     for number, each in enumerate(known):
         assert each.fit
         line, points, colour = each.fit.server, _speedups(each), look.series(number)
-        sizes, style = [p.batch_size for p in points], {"color": colour, "marker": MARKERS[number], "markersize": 6}
+        sizes, style = [p.batch_size for p in points], {"color": colour, "marker": MARKERS[number % len(MARKERS)], "markersize": 6}
         axes.plot(sizes, [p.speedup for p in points], linestyle="none" if line.linear else "-", linewidth=1, gid=each.model, **style)
         if line.linear:
             fine = np.geomspace(1, sizes[-1], 100)
@@ -392,79 +402,85 @@ def _ceiling(line: CostLine) -> str:
 
 
 def dials(evidence: Evidence) -> Figure | Missing:
-    """Figure 8: throughput by batch size and workers, N·B/T(B) beside what was measured."""
+    """Figure 8: throughput by batch size with one worker, and by workers at one batch size: N·B/T(B) beside what was measured."""
     title = "Two dials: wider batches, more workers"
     if evidence.fit is None or evidence.measured is None:
         return missing("dials", title, evidence, "measure", evidence.unfit if evidence.measured else "")
-    fit, measured = evidence.fit, evidence.measured
-    runs = [run for run in measured.settings if run.threads == measured.plan.threads]
+    fit, bars = evidence.fit, bars_of(evidence)
+    assert bars
+    scaled = fit.scaling.curve(evidence.measured.plan.threads) if fit.scaling else None
+    rates = [(row.batch_size, row.batch_size / row.batch_ms * 1e3) for row in fit.server.table]
+    tops = [*(per_s for _, per_s in rates), *(max(row.ideal_per_s, row.per_s_most) for row in (scaled.rows if scaled else ()))]
 
     def draw(look: Look) -> Canvas:
-        figure = canvas(look, 7.5, 4.2)
-        _draw_dials(figure.add_subplot(), fit, _medians(runs), look)
+        figure = canvas(look, 9.0, 3.8)
+        left, right = figure.subplots(1, 2, sharey=True)
+        _draw_batch_dial(left, fit, rates, look)
+        if scaled:
+            _draw_worker_dial(right, scaled, look)
+        else:
+            bare(right)
+            right.text(0.5, 0.5, "more workers than one\nwere not measured", transform=right.transAxes, ha="center", color=look.muted)
+        left.set_ylim(0, 1.12 * max(tops))
+        left.set_ylabel("requests a second")
         return figure
 
-    said = ", ".join(f"{per_s:.4g} with {workers} at B = {size}" for (workers, size), per_s in _medians(runs).items())
-    bars = _bars(evidence)
-    assert bars
-    how = f"Lines: N·B/T(B), each worker as if it were alone; points: measured at saturation on {fit.machine.cores} cores."
-    caption = f"{_caption(evidence, bars)} {how}"
-    hover = [
-        Point(float(size), per_s, f"N = {workers}, B = {size}: {per_s:.4g} requests/s measured")
-        for (workers, size), per_s in _medians(runs).items()
-    ]
-    hover += [
-        Point(
-            float(row.batch_size),
-            row.batch_size / row.batch_ms * 1e3,
-            f"N = 1, B = {row.batch_size}: {row.batch_size / row.batch_ms * 1e3:.4g} requests/s",
-        )
-        for row in fit.server.table
-    ]
-    alt = f"Requests a second of {evidence.model} against batch size, a line for each worker count. Measured: {said or 'one worker only'}."
-    return Figure("dials", title, alt, caption, draw, tuple(hover))
+    by_size = ", ".join(f"{per_s:.4g} at B = {size}" for size, per_s in rates)
+    by_workers = ", ".join(f"{row.per_s:.4g} with {row.workers}" for row in scaled.rows) if scaled else "not measured"
+    alt = f"Requests a second of {evidence.model}. One worker by batch size: {by_size}. By workers: {by_workers}."
+    how = f"Dashed: N·B/T(B), workers that do not disturb each other; points: measured on {fit.machine.cores} cores, with their spread."
+    hover = [Point(float(size), per_s, f"N = 1, B = {size}: {per_s:.4g} requests/s") for size, per_s in rates]
+    for row in scaled.rows if scaled else ():
+        words = f"N = {row.workers}, B = {row.batch_size}: {row.per_s:.4g} requests/s measured, {row.efficiency:.0%} of {row.workers} alone"
+        hover.append(Point(float(row.workers), row.per_s, words, 1))
+    return Figure("dials", title, alt, f"{_caption(evidence, bars)} {how}", draw, tuple(hover))
 
 
-def _medians(runs: Sequence[Any]) -> dict[tuple[int, int], float]:
-    found: dict[tuple[int, int], list[float]] = {}
-    for run in runs:
-        found.setdefault((run.workers, run.batch_size), []).append(run.per_s)
-    return {key: float(np.median(values)) for key, values in sorted(found.items())}
-
-
-def _draw_dials(axes: Any, fit: Fit, runs: dict[tuple[int, int], float], look: Look) -> None:
-    table = fit.server.table
-    counts = sorted({1, *(workers for workers, _ in runs)})
-    sizes = np.array([row.batch_size for row in table], dtype=float)
-    one = np.array([row.batch_size / row.batch_ms * 1e3 for row in table])
-    for number, workers in enumerate(counts):
-        colour = look.series(number)
-        axes.plot(sizes, workers * one, color=colour, linewidth=1.2, linestyle="--", gid=f"N = {workers}")
-        axes.text(sizes[-1] * 1.05, workers * one[-1], f"$N$ = {workers}", va="center", color=colour)
-        found = [(size, per_s) for (count, size), per_s in runs.items() if count == workers]
-        if found:
-            axes.plot(
-                *zip(*found, strict=True),
-                color=colour,
-                marker=MARKERS[number],
-                markersize=9,
-                linestyle="none",
-                gid=f"measured N = {workers}",
-            )
-    axes.plot(sizes, one, color=look.colour("measured"), marker="o", markersize=4, linestyle="none", gid="measured N = 1 by B")
+def _draw_batch_dial(axes: Any, fit: Fit, rates: Sequence[tuple[int, float]], look: Look) -> None:
+    sizes = [size for size, _ in rates]
+    if fit.server.linear:
+        fine = np.geomspace(sizes[0], sizes[-1], 100)
+        theory = [size / fit.server.batch_ms(size) * 1e3 for size in fine]
+        axes.plot(fine, theory, color=look.colour("theory"), linestyle="--", linewidth=1.4, gid="B / T(B)")
+        words = r"$B\,/\,(c+Bm)$"
+        axes.annotate(words, (fine[65], theory[65]), (8, -4), textcoords="offset points", va="top", color=look.colour("theory"))
+    axes.plot(
+        *zip(*rates, strict=True),
+        "o",
+        color=look.colour("measured"),
+        linestyle="none" if fit.server.linear else "-",
+        linewidth=1,
+        gid="by batch size",
+    )
     axes.set_xscale("log", base=2)
-    axes.set_xticks(sizes, [f"{size:.0f}" for size in sizes])
+    axes.set_xticks(sizes, [str(size) for size in sizes])
     axes.minorticks_off()
-    axes.set_xlim(0.93, sizes[-1] * 1.35)
-    axes.set_ylim(0, 1.08 * max(counts) * one.max())
-    axes.set_xlabel("batch size $B$ (logarithmic)")
-    axes.set_ylabel(r"requests a second, $N \cdot B\,/\,T(B)$")
+    axes.set_xlim(0.9 * sizes[0], 1.12 * sizes[-1])
+    axes.set_xlabel("batch size $B$ (logarithmic), one worker")
+
+
+def _draw_worker_dial(axes: Any, scaled: Curve, look: Look) -> None:
+    rows = scaled.rows
+    counts, most = [row.workers for row in rows], rows[-1].workers
+    ideal = [0.0, *(row.ideal_per_s for row in rows)]
+    axes.plot([0, *counts], ideal, color=look.colour("theory"), linestyle="--", linewidth=1.4, gid="N B / T(B)")
+    axes.annotate(r"$N\cdot B\,/\,T(B)$ ", (most, ideal[-1]), (-6, 0), textcoords="offset points", ha="right", color=look.colour("theory"))
+    around = [[row.per_s - row.per_s_least for row in rows], [row.per_s_most - row.per_s for row in rows]]
+    shown = axes.errorbar(
+        counts, [row.per_s for row in rows], around, color=look.colour("measured"), marker="o", markersize=6, linestyle="none", capsize=3
+    )
+    shown.lines[0].set_gid("by workers")
+    last = (most, rows[-1].per_s_least)
+    axes.annotate("measured", last, (0, -6), textcoords="offset points", ha="center", va="top", color=look.colour("measured"))
+    axes.set_xticks(counts if most <= 12 else counts[:: 1 + most // 12])
+    axes.set_xlim(0, 1.15 * most)
+    axes.set_xlabel(f"workers $N$, batch size {rows[0].batch_size}")
 
 
 def summary(evidence: Evidence) -> Figure | Missing:
     """Figure 9: one by one, as a batch with its wait in front, and the speedup, on one canvas."""
     title = "The whole journey of a batch in one picture"
-    bars = _bars(evidence)
+    bars = bars_of(evidence)
     if bars is None or evidence.fit is None:
         return missing("batching-summary", title, evidence, "measure", evidence.unfit if evidence.measured else "")
     wait_ms, points, line = _wait_ms(evidence), _speedups(evidence), evidence.fit.server
@@ -472,14 +488,14 @@ def summary(evidence: Evidence) -> Figure | Missing:
     def draw(look: Look) -> Canvas:
         figure = canvas(look, 10.0, 4.2)
         left, right = figure.subplots(1, 2, width_ratios=(1.35, 1))
+        start = wait_ms or 0.0
+        _time(left, 1.12 * max(bars.serial_ms, start + bars.batch_ms), (-1.2, APART + 0.8))
         _draw_serial(left, bars, APART, look)
         _measured_mark(left, bars.serial_ms, APART, look)
-        start = wait_ms or 0.0
         if wait_ms:
             left.barh(0.0, wait_ms, 1.0, 0.0, color=look.colour("w"), gid="w", edgecolor=look.paper, linewidth=0.8)
             left.text(0.0, 0.55, f"$w$ = {wait_ms:.3g} ms", ha="left", va="bottom", color=look.text)
         _draw_batch(left, bars, bars.batch_size, 0.0, look, start)
-        _time(left, 1.12 * max(bars.serial_ms, start + bars.batch_ms), (-1.2, APART + 0.8))
         left.set_yticks([APART, 0.0], [f"{bars.batch_size} one\nby one", f"one batch\nof {bars.batch_size}"])
         left.tick_params(axis="y", length=0)
         _draw_speedup(right, line, points, look)

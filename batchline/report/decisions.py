@@ -305,7 +305,7 @@ def _draw_map(axes: Any, cells: Sequence[Cell], plan: Planned, verified: Sequenc
         colour, alpha = (look.colour("good"), 0.3) if (row, column) in good else (look.grid, 0.5)
         axes.fill_between([column - 0.5, column + 0.5], row - 0.5, row + 0.5, color=colour, alpha=alpha, linewidth=0)
         words = "-" if cell.p99_ms is None else f"{cell.p99_ms:.3g}"
-        axes.text(column, row + 0.12, words, ha="center", va="center", color=look.text, gid=f"{cell.batch_size} {cell.max_batch_delay_ms}")
+        axes.text(column, row, words, ha="center", va="center", color=look.text, gid=f"{cell.batch_size} {cell.max_batch_delay_ms}")
     for (x0, y0), (x1, y1) in _outline(good):
         axes.plot([x0, x1], [y0, y1], color=look.colour("good"), linewidth=2.2, solid_capstyle="round")
     _draw_choice(axes, plan, sizes, delays, look)
@@ -317,9 +317,9 @@ def _draw_map(axes: Any, cells: Sequence[Cell], plan: Planned, verified: Sequenc
     axes.set_ylim(-0.5, len(sizes) - 0.5)
     axes.set_xlabel("maxBatchDelay, ms")
     axes.set_ylabel("batchSize")
-    axes.set_title(
-        f"predicted p99, ms; outlined: within {plan.p99_ms:g} ms;  - : more arrives than it can do", fontsize=look.small, loc="left"
-    )
+    told = "; ●: measured" if verified else ""
+    words = f"predicted p99, ms; outlined: within {plan.p99_ms:g} ms; -: more arrives than it can do{told}"
+    axes.set_title(words, fontsize=look.small, loc="left")
 
 
 def _outline(good: set[tuple[int, int]]) -> list[tuple[tuple[float, float], tuple[float, float]]]:
@@ -340,7 +340,7 @@ def _draw_choice(axes: Any, plan: Planned, sizes: list[int], delays: list[int], 
     x, y = delays.index(plan.max_batch_delay_ms), sizes.index(plan.batch_size)
     ring = ([x - 0.42, x + 0.42, x + 0.42, x - 0.42, x - 0.42], [y - 0.4, y - 0.4, y + 0.4, y + 0.4, y - 0.4])
     axes.plot(*ring, color=look.colour("choice"), linewidth=2.2, gid="choice")
-    axes.text(x, y - 0.24, "chosen", ha="center", va="center", color=look.colour("choice"), fontsize=look.small, fontweight="bold")
+    axes.text(x, y - 0.27, "chosen", ha="center", va="center", color=look.colour("choice"), fontsize=look.small, fontweight="bold")
 
 
 def _draw_verified(axes: Any, kept: Kept, sizes: list[int], delays: list[int], look: Look) -> None:
@@ -348,11 +348,8 @@ def _draw_verified(axes: Any, kept: Kept, sizes: list[int], delays: list[int], l
     size, delay_ms = told.get("batch_size"), told.get("max_batch_delay_ms")
     p99_ms = kept.seen.latency_ms.get("p99")
     if size in sizes and delay_ms in delays and p99_ms is not None:
-        x, y = delays.index(delay_ms), sizes.index(size)
-        words = f"{p99_ms:.3g} measured"
-        axes.text(
-            x, y + 0.31, words, ha="center", va="center", color=look.text, fontsize=look.small - 1.5, fontweight="bold", gid="verified"
-        )
+        x, y = delays.index(delay_ms) + 0.39, sizes.index(size) + 0.25
+        axes.text(x, y, f"● {p99_ms:.3g}", ha="right", va="center", color=look.text, fontsize=look.small - 1, gid="verified")
 
 
 def _map_points(cells: Sequence[Cell]) -> tuple[Point, ...]:
@@ -448,8 +445,8 @@ def _draw_promise(axes: Any, kept: Kept, records: Sequence[RequestRecord], look:
             zorder=2.5,
             **style,
         )
-        _beside(axes, told, "promised", look.colour("tuned"), -13)
-    _beside(axes, measured, "measured", look.colour("measured"), 8)
+        _beside(axes, told, "promised", look.colour("tuned"), right=False)
+    _beside(axes, measured, "measured", look.colour("measured"), right=True)
     axes.axvline(kept.limit_ms, color=look.colour("target"), linewidth=1.4, linestyle="--", gid="target")
     axes.text(kept.limit_ms, 0.06, f" limit {kept.limit_ms:g} ms", color=look.colour("target"), rotation=90, ha="right", va="bottom")
     axes.set_xlim(0, right)
@@ -461,12 +458,12 @@ def _draw_promise(axes: Any, kept: Kept, records: Sequence[RequestRecord], look:
     axes.grid(axis="y", linewidth=0.6)
 
 
-def _beside(axes: Any, values: Mapping[str, float], word: str, colour: str, down: float) -> None:
-    """A label at the p99 point, the only one that a limit is about."""
+def _beside(axes: Any, values: Mapping[str, float], word: str, colour: str, right: bool) -> None:
+    """A label at the p99 point, the only one that a limit is about: the curve rises to the right, so right is below it and left above."""
     if "p99_ms" in values:
-        place = (values["p99_ms"], _nines(0.99))
-        words = f"{word} p99 {values['p99_ms']:.1f} ms"
-        axes.annotate(words, place, (9, down), textcoords="offset points", color=colour, va="bottom" if down > 0 else "top")
+        place, offset = (values["p99_ms"], _nines(0.99)), (9, -6) if right else (-9, 7)
+        words, side = f"{word} p99 {values['p99_ms']:.1f} ms", ("left", "top") if right else ("right", "bottom")
+        axes.annotate(words, place, offset, textcoords="offset points", color=colour, ha=side[0], va=side[1])
 
 
 def _nines(share: Any) -> Any:

@@ -4,6 +4,7 @@ VENV ?= .venv
 CONFIG ?= config.properties
 STORE ?= model_store
 EXTRAS ?= serve,archive,java,dev
+RUNS ?= $(wildcard run-*.json stages-*.json load-*.json plan-*.json verify-*.json sweep-*.json)
 
 BATCHLINE = $(VENV)/bin/batchline
 STAMP = $(VENV)/.batchline-setup
@@ -13,7 +14,7 @@ ARCHIVES := $(NAMES:%=$(STORE)/%.mar)
 SHIPPED := $(wildcard handlers/*.py) batchline/__init__.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup archive serve status stop measure tune check test test-unit bench-stock bench-load bench-setup bench clean
+.PHONY: help setup archive serve status stop measure tune report check test test-unit bench-stock bench-load bench-setup bench bench-tune docs-figures clean
 .DELETE_ON_ERROR:
 .SECONDEXPANSION:
 
@@ -46,6 +47,9 @@ measure: $(ARCHIVES) $(STAMP)  ## What a batch of each model costs, on this mach
 tune: $(ARCHIVES) $(STAMP)  ## Settings of MODEL for P99_MS at RATE: measured, planned, tried, written
 	$(BATCHLINE) tune $(MODEL) --p99-ms $(P99_MS) --rate-per-s $(RATE) --config $(CONFIG)
 
+report: $(STAMP)  ## Every figure of the run-*.json and other files in RUNS: report/report.html
+	$(BATCHLINE) report $(RUNS) -o report
+
 check: $(ARCHIVES) $(STAMP)  ## Format, lint, types, undeclared imports, configuration
 	$(VENV)/bin/ruff format --check . && $(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy batchline handlers
@@ -75,6 +79,12 @@ bench-setup: $(STAMP)  ## An environment for every server that `bench` compares 
 bench: $(ARCHIVES) $(STAMP)  ## The three models on other servers, side by side in one run each
 	for model in $(NAMES); do $(VENV)/bin/python benchmarks/compare.py --model $$model -o build/bench/results/$$model.json || exit; done
 
+bench-tune: $(ARCHIVES) $(STAMP)  ## Predictions, plans and tuned settings held against a server
+	for model in sleep $(NAMES); do $(VENV)/bin/python benchmarks/tune.py --model $$model -o build/bench/results/tune-$$model.json || exit; done
+
+docs-figures: $(STAMP)  ## docs/walkthrough.md and docs/figures/, drawn from results/
+	$(VENV)/bin/python benchmarks/docs_figures.py
+
 clean:  ## End the server; remove what the other verbs made, except .venv
 	! test -x $(BATCHLINE) || $(BATCHLINE) stop
-	rm -rf build dist .batchline logs $(STORE)/*.mar *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf build dist report .batchline logs $(STORE)/*.mar *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

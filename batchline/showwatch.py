@@ -61,8 +61,6 @@ def picture(console: Console, seen: View, where: str, rows: int | None = None) -
     if rows is not None and len(out) + len(blocks) > rows:
         blocks = _table(console, seen)
         blocks += [Text(part, WARNING) for model in seen.models for lack in model.missing for part in _wrapped(console, lack)]
-    for line in (*out, *blocks):
-        line.truncate(console.width)
     return Text("\n", no_wrap=True).join([*out, *blocks])
 
 

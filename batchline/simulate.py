@@ -379,7 +379,7 @@ def _warm_up(service: Service, setting: Setting, load: float, server: str) -> in
     """Requests until the empty start is forgotten: three relaxation times of the queue's length as a Brownian motion.
 
     Its variance is 1 an arrival and what the noise of T adds, its drift 1/ρ - 1, so one is 2ρ²/(1 - ρ)² arrivals; between an empty queue
-    and a limit of L it is 2L²/π² at most (Gardiner, Handbook of Stochastic Methods, 5.2).
+    and a limit of L it is 2L²/π² at most (Gardiner, Handbook of Stochastic Methods).
     """
     variance = 1 + (float(np.var(service.noise)) if service.noise else 0.0)
     room = setting.workers * setting.batch_size

@@ -16,6 +16,7 @@ from scipy import stats
 from batchline.cost import CostLine
 from batchline.fit import Fit
 from batchline.measured import SERVER
+from batchline.report.captions import short
 from batchline.report.data import Evidence, missing
 from batchline.report.style import MARKERS, Canvas, Figure, Look, Missing, Point, bare, canvas, provenance
 from batchline.scaling import Curve
@@ -86,7 +87,7 @@ def prediction(evidence: Evidence) -> Figure | Missing:
         return figure
 
     parts = _parts(bars.line, 1)
-    alt = f"A bar of {bars.one_ms:.3g} ms, one request to {evidence.model}: {parts}."
+    alt = f"A bar of {short(bars.one_ms)} ms, one request to {evidence.model}: {parts}."
     return Figure("prediction", title, alt, _caption(evidence, bars), draw, _bar_points(bars, ((1, 0.0, bars.one_ms),)))
 
 
@@ -105,7 +106,9 @@ def serial(evidence: Evidence) -> Figure | Missing:
         _measured_mark(axes, bars.serial_ms, 0.0, look)
         return figure
 
-    alt = f"{bars.batch_size} bars end to end, {bars.batch_size} requests to {evidence.model} one after another: {bars.serial_ms:.3g} ms."
+    alt = (
+        f"{bars.batch_size} bars end to end, {bars.batch_size} requests to {evidence.model} one after another: {short(bars.serial_ms)} ms."
+    )
     return Figure("serial", title, alt, _caption(evidence, bars), draw, _bar_points(bars, ((1, 0.0, bars.serial_ms),)))
 
 
@@ -124,9 +127,8 @@ def batch(evidence: Evidence) -> Figure | Missing:
         _measured_mark(axes, bars.batch_ms, 0.0, look)
         return figure
 
-    alt = (
-        f"One bar, a batch of {bars.batch_size} requests to {evidence.model}, {bars.batch_ms:.3g} ms: {_parts(bars.line, bars.batch_size)}."
-    )
+    parts, size = _parts(bars.line, bars.batch_size), bars.batch_size
+    alt = f"One bar, a batch of {size} requests to {evidence.model}, {short(bars.batch_ms)} ms: {parts}."
     caption = f"{_caption(evidence, bars)} The axis is that of the bars one by one."
     return Figure("batch", title, alt, caption, draw, _bar_points(bars, ((bars.batch_size, 0.0, bars.batch_ms),)))
 
@@ -146,15 +148,15 @@ def both(evidence: Evidence) -> Figure | Missing:
         _draw_batch(axes, bars, bars.batch_size, 0.0, look)
         for y, ms in ((APART, bars.serial_ms), (0.0, bars.batch_ms)):
             _measured_mark(axes, ms, y, look)
-        words = rf"$S({bars.batch_size})$ = {bars.serial_ms:.3g} / {bars.batch_ms:.3g} = {bars.speedup:.2f}"
+        words = rf"$S({bars.batch_size})$ = {short(bars.serial_ms)} / {short(bars.batch_ms)} = {bars.speedup:.2f}"
         axes.text(0.99, 0.02, words, transform=axes.transAxes, ha="right", va="bottom", fontsize=13, color=look.text, gid="speedup")
         axes.set_yticks([APART, 0.0], [f"{bars.batch_size} one\nby one", f"one batch\nof {bars.batch_size}"])
         axes.tick_params(axis="y", length=0)
         return figure
 
     alt = (
-        f"Two bars from one edge: {bars.batch_size} requests to {evidence.model} one by one take {bars.serial_ms:.3g} ms, as one batch "
-        f"{bars.batch_ms:.3g} ms: {bars.speedup:.2f} times as fast."
+        f"Two bars from one edge: {bars.batch_size} requests to {evidence.model} one by one take {short(bars.serial_ms)} ms, as one batch "
+        f"{short(bars.batch_ms)} ms: {bars.speedup:.2f} times as fast."
     )
     rows = ((1, APART, bars.serial_ms), (bars.batch_size, 0.0, bars.batch_ms))
     title = f"A batch of {bars.batch_size} is {bars.speedup:.1f} times as fast"
@@ -176,7 +178,7 @@ def _draw_batch(axes: Any, bars: Bars, size: int, y: float, look: Look, start: f
         ms = bars.one_ms if size == 1 else bars.batch_ms
         axes.barh(y, ms, 1.0, start, color=look.colour("m"), gid=f"T({size})", **edge)
         if words:
-            label = f"$T({size})$ = {ms:.3g} ms, in one piece: {BEND}"
+            label = f"$T({size})$ = {short(ms)} ms, in one piece: {BEND}"
             _label(axes, start, ms, y, label, "m", look)
         return
     axes.barh(y, line.c_ms, 1.0, start, color=look.colour("c"), gid="c", **edge)
@@ -185,9 +187,11 @@ def _draw_batch(axes: Any, bars: Bars, size: int, y: float, look: Look, start: f
     for number in range(shown):
         axes.barh(y, width, 1.0, start + line.c_ms + number * width, color=look.colour("m"), gid="m", **edge)
     if words:
-        _label(axes, start, line.c_ms, y, f"$c$, once a batch: {line.c_ms:.3g} ms", "c", look)
+        _label(axes, start, line.c_ms, y, f"$c$, once a batch: {short(line.c_ms)} ms", "c", look)
         many = (
-            f"${size}\\,m$, for {size} requests: {size} · {line.m_ms:.3g} ms" if size > 1 else f"$m$, for one request: {line.m_ms:.3g} ms"
+            f"${size}\\,m$, for {size} requests: {size} · {short(line.m_ms)} ms"
+            if size > 1
+            else f"$m$, for one request: {short(line.m_ms)} ms"
         )
         _label(axes, start + line.c_ms, size * line.m_ms, y, many, "m", look)
 
@@ -204,7 +208,7 @@ def _label(axes: Any, start: float, width: float, y: float, words: str, thing: s
 
 def _measured_mark(axes: Any, ms: float, y: float, look: Look) -> None:
     axes.plot([ms, ms], [y - 0.6, y + 0.6], color=look.colour("measured"), linewidth=2, gid="measured", solid_capstyle="butt")
-    axes.text(ms, y + 0.62, f"measured {ms:.3g} ms", ha="right", va="bottom", color=look.colour("measured"))
+    axes.text(ms, y + 0.62, f"measured {short(ms)} ms", ha="right", va="bottom", color=look.colour("measured"))
 
 
 def _time(axes: Any, most: float, span: tuple[float, float]) -> None:
@@ -217,7 +221,7 @@ def _time(axes: Any, most: float, span: tuple[float, float]) -> None:
 def _parts(line: CostLine, size: int) -> str:
     if not line.linear:
         return f"c and m cannot be told apart, {BEND}"
-    return f"{line.c_ms:.3g} ms fixed overhead c and {size} times {line.m_ms:.3g} ms of work m"
+    return f"{short(line.c_ms)} ms fixed overhead c and {size} times {short(line.m_ms)} ms of work m"
 
 
 def _bar_points(bars: Bars, rows: Sequence[tuple[int, float, float]]) -> tuple[Point, ...]:
@@ -494,17 +498,17 @@ def summary(evidence: Evidence) -> Figure | Missing:
         _measured_mark(left, bars.serial_ms, APART, look)
         if wait_ms:
             left.barh(0.0, wait_ms, 1.0, 0.0, color=look.colour("w"), gid="w", edgecolor=look.paper, linewidth=0.8)
-            left.text(0.0, 0.55, f"$w$ = {wait_ms:.3g} ms", ha="left", va="bottom", color=look.text)
+            left.text(0.0, 0.55, f"$w$ = {short(wait_ms)} ms", ha="left", va="bottom", color=look.text)
         _draw_batch(left, bars, bars.batch_size, 0.0, look, start)
         left.set_yticks([APART, 0.0], [f"{bars.batch_size} one\nby one", f"one batch\nof {bars.batch_size}"])
         left.tick_params(axis="y", length=0)
         _draw_speedup(right, line, points, look)
         return figure
 
-    waits = f" after a wait of {wait_ms:.3g} ms" if wait_ms else ""
+    waits = f" after a wait of {short(wait_ms)} ms" if wait_ms else ""
     alt = (
-        f"{evidence.model}: {bars.batch_size} requests one by one take {bars.serial_ms:.3g} ms, "
-        f"as one batch {bars.batch_ms:.3g} ms{waits}; "
+        f"{evidence.model}: {bars.batch_size} requests one by one take {short(bars.serial_ms)} ms, "
+        f"as one batch {short(bars.batch_ms)} ms{waits}; "
         f"beside it the speedup against batch size, {_ceiling(line)}."
     )
     note = "" if wait_ms else " The wait w is not drawn: no request's stages were given (`batchline stages`)."

@@ -5,6 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 
+def short(value: float) -> str:
+    """Three digits at least, and never an exponent: `0.0579`, `12.1`, `1463`."""
+    return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}" if abs(value) >= 1e-4 or not value else f"{value:.6f}"
+
+
 def counted(count: int, what: str) -> str:
     """`1 worker`, `2 workers`."""
     return f"{count} {what}{'s' * (count != 1)}"

@@ -30,6 +30,8 @@ REFUSED = 0.01  # of the requests: fewer are not written beside a point
 DELAYS_MS = (1, 2, 5, 10, 20, 50, 100)
 QUANTILES = {"p50_ms": 0.50, "p95_ms": 0.95, "p99_ms": 0.99}
 NAMED = ("default", "tuned")
+TARGETS_SHOWN = 8.0
+NAMED_QUEUE = 0.1  # of the axis' length
 WIDE = 8.0  # inches
 
 
@@ -103,6 +105,10 @@ class Swept:
         name = self.candidate.name
         return look.colour(name) if name in NAMED else look.series(self.number + 1)
 
+    def ink(self, look: Look) -> str:
+        """The same for words, which must be read: the default's grey is too pale for them."""
+        return look.muted if self.candidate.name == "default" else self.colour(look)
+
 
 def load(evidence: Evidence) -> Figure | Missing:
     """Figure 17: latency against offered load up to and past saturation, each setting, with the target: where a queue appears."""
@@ -147,26 +153,35 @@ def _swept(sweep: Sweep, number: int, service: Service | None) -> Swept:
 
 def _draw_load(axes: Any, sweep: Sweep, drawn: Sequence[Swept], alone_ms: float | None, look: Look) -> None:
     target = sweep.plan.target_p99_ms
-    right = 1.04 * max(point.rate_per_s for each in drawn for point in each.found)
-    highs = [point.p99_interval_ms[1] if point.p99_interval_ms else point.p99_ms for each in drawn for point in each.found]
-    curves = [point.p99_ms for each in drawn for point in each.curve]
-    top = 1.08 * max([*highs, *curves, 1.3 * (target or 0.0)])
+    right = 1.1 * max(point.rate_per_s for each in drawn for point in each.found)
+    top = _top_ms(drawn, target)
     if alone_ms is not None:
-        _draw_queue(axes, drawn[0], alone_ms, look)
+        _draw_queue(axes, drawn[0], alone_ms, top, look)
         axes.axhline(alone_ms, color=look.muted, linewidth=0.8, linestyle=":", gid="alone")
-    for each in drawn:
-        _draw_candidate(axes, each, look)
-        _draw_name(axes, each, sweep, (right, top), look)
+        alone = f"a request alone {alone_ms:.1f} ms "
+        axes.text(right, alone_ms + 0.01 * top, alone, ha="right", va="bottom", color=look.muted, fontsize=look.small - 1)
+    for row, each in enumerate(reversed(drawn)):
+        _draw_candidate(axes, each, top, look)
+        _draw_name(axes, each, sweep, row, look)
+    _draw_quantiles(axes, drawn[-1], top, look)
     if target is not None:
         axes.axhline(target, color=look.colour("target"), linewidth=1.4, linestyle="--", gid="target")
-        axes.text(0.012 * right, target + 0.008 * top, f"target: p99 within {target:g} ms", va="bottom", color=look.colour("target"))
+        axes.text(0.012 * right, target + 0.01 * top, f"target: p99 within {target:g} ms", va="bottom", color=look.colour("target"))
     axes.set_xlim(0, right)
     axes.set_ylim(0, top)
     axes.set_xlabel("offered load, requests a second")
     axes.set_ylabel("latency, ms")
 
 
-def _draw_candidate(axes: Any, each: Swept, look: Look) -> None:
+def _top_ms(drawn: Sequence[Swept], target: float | None) -> float:
+    """Where the axis ends: above everything, but no further than so many targets; what is beyond has an arrow and its number."""
+    highs = [point.p99_interval_ms[1] if point.p99_interval_ms else point.p99_ms for each in drawn for point in each.found]
+    curves = [point.p99_ms for each in drawn for point in each.curve]
+    top = 1.08 * max(*highs, *curves, 1.3 * (target or 0.0))
+    return min(top, TARGETS_SHOWN * target) if target else top
+
+
+def _draw_candidate(axes: Any, each: Swept, top: float, look: Look) -> None:
     colour, name = each.colour(look), each.candidate.name
     if each.curve:
         rates = [point.rate_per_s for point in each.curve]
@@ -175,43 +190,61 @@ def _draw_candidate(axes: Any, each: Swept, look: Look) -> None:
         axes.plot(rates, [point.p50_ms for point in each.curve], color=colour, linewidth=1.0, linestyle=dashed, gid=f"{name} p50 simulated")
     for point in each.found:
         axes.plot([point.rate_per_s] * len(point.visits_p99_ms), point.visits_p99_ms, ".", color=colour, markersize=3, alpha=0.5)
-        if point.refused_share > REFUSED:
-            place = {"xytext": (7, 0), "textcoords": "offset points", "va": "center", "ha": "left"}
-            words = f"{point.refused_share:.0%} refused"
-            axes.annotate(words, (point.rate_per_s, point.p99_ms), color=colour, fontsize=look.small - 1, **place)
     rates, p99 = [point.rate_per_s for point in each.found], [point.p99_ms for point in each.found]
     around = np.array([_around(point.p99_ms, point.p99_interval_ms) for point in each.found]).T
     _dots(axes, rates, p99, around, colour, f"{name} p99")
     axes.plot(rates, [point.p50_ms for point in each.found], "o", color=colour, markerfacecolor=look.paper, markersize=4, gid=f"{name} p50")
+    crossed = [(point.rate_per_s, point.p99_ms) for point in each.found if point.invalid]
+    axes.plot([x for x, _ in crossed], [y for _, y in crossed], "x", color=look.paper, markersize=4.5, gid=f"{name} invalid", zorder=4)
+    for point in each.found:
+        _draw_note(axes, point, top, each.ink(look), look)
 
 
-def _draw_name(axes: Any, each: Swept, sweep: Sweep, corner: tuple[float, float], look: Look) -> None:
-    """The setting in words, one below the other in the upper left, and a foot under the highest rate that kept the target."""
-    colour, target = each.colour(look), sweep.plan.target_p99_ms
+def _draw_quantiles(axes: Any, each: Swept, top: float, look: Look) -> None:
+    """Which line is which quantile, at the right ends of the last setting's."""
+    if each.curve and each.curve[-1].p99_ms < top:
+        last = each.curve[-1]
+        for words, ms in (("p99", last.p99_ms), ("p50", last.p50_ms)):
+            place = {"xytext": (4, -5), "textcoords": "offset points", "va": "top", "ha": "left"}
+            axes.annotate(words, (last.rate_per_s, ms), color=each.ink(look), fontsize=look.small, **place)
+
+
+def _draw_note(axes: Any, point: Rate, top: float, colour: str, look: Look) -> None:
+    """What share was refused, and an arrow with the number where the point is beyond the axis."""
+    said = [f"{point.refused_share:.0%} refused"] if point.refused_share > REFUSED else []
+    y = min(point.p99_ms, 0.975 * top)
+    if point.p99_ms > top:
+        said.insert(0, f"{point.p99_ms:.0f} ms")
+        axes.plot(point.rate_per_s, y, "^", color=colour, markersize=6)
+    place = {"xytext": (6, 0), "textcoords": "offset points", "va": "center", "ha": "left"}
+    axes.annotate("\n".join(said), (point.rate_per_s, y), color=colour, fontsize=look.small - 1.5, annotation_clip=False, **place)
+
+
+def _draw_name(axes: Any, each: Swept, sweep: Sweep, row: int, look: Look) -> None:
+    """The setting in words, a line above the axes, and a foot under the highest rate that kept the target."""
+    colour, target = each.ink(look), sweep.plan.target_p99_ms
     kept = None if target is None else largest_kept(sweep, each.candidate.name, target)
-    carried = f"\nwithin the target up to {kept.rate_per_s:g} a second" if kept else "" if target is None else "\nnever within the target"
-    y = corner[1] * (0.985 - 0.135 * each.number)
-    axes.text(0.012 * corner[0], y, f"{_settings(each.candidate)}{carried}", va="top", color=colour, fontsize=look.small + 0.5)
+    carried = f"; within the target up to {kept.rate_per_s:g} a second" if kept else "" if target is None else "; never within the target"
+    axes.annotate(
+        f"● {_settings(each.candidate)}{carried}",
+        (0, 1),
+        (0, 6 + 14 * row),
+        xycoords="axes fraction",
+        textcoords="offset points",
+        color=colour,
+    )
     if kept and target is not None:
         axes.plot([kept.rate_per_s] * 2, [0, target], color=colour, linewidth=1.0, linestyle=":", gid=f"{each.candidate.name} kept")
 
 
-def _draw_queue(axes: Any, each: Swept, alone_ms: float, look: Look) -> None:
-    """The first setting's queue: how far its median is above a request that is alone."""
+def _draw_queue(axes: Any, each: Swept, alone_ms: float, top: float, look: Look) -> None:
+    """The first setting's queue: how far its median is above a request that is alone; named where it is seen."""
     source: Sequence[CurvePoint | Rate] = each.curve or each.found
-    rates, above = [point.rate_per_s for point in source], [max(point.p50_ms, alone_ms) for point in source]
+    rates, above = [point.rate_per_s for point in source], [min(max(point.p50_ms, alone_ms), top) for point in source]
     axes.fill_between(rates, alone_ms, above, color=look.colour("wait"), alpha=0.2, linewidth=0)
-    last = len(above) - 1
-    words = r"$T_{\mathrm{queue}}$"
-    axes.text(
-        rates[last],
-        alone_ms + (above[last] - alone_ms) * 0.45,
-        f"{words}  ",
-        ha="right",
-        va="center",
-        color=look.colour("wait"),
-        fontsize=13,
-    )
+    if above[-1] - alone_ms > NAMED_QUEUE * top:
+        at = {"ha": "left", "va": "center", "color": look.colour("wait"), "fontsize": 13}
+        axes.text(rates[-1], alone_ms + (above[-1] - alone_ms) * 0.5, r" $T_{\mathrm{queue}}$", **at)
 
 
 def _headline(sweep: Sweep | None) -> str:
@@ -235,7 +268,11 @@ def _load_caption(evidence: Evidence, sweep: Sweep, drawn: Sequence[Swept]) -> s
     lines = alike if any(each.curve for each in drawn) else "No simulated lines: they want the model's run.json as well. "
     refused = f"Refused: answered 503, {sweep.plan.queue_limit} requests wait already; latencies are of the answered."
     bad = sum(bool(step.invalid) for step in sweep.steps)
-    doubts = f" INVALID: in {bad} of {len(sweep.steps)} steps the generator was late or short of CPU." if bad else ""
+    doubts = (
+        f" INVALID: in {bad} of {len(sweep.steps)} steps the generator was late or short of CPU; points with such steps are crossed."
+        if bad
+        else ""
+    )
     return f"{run}. {dots} {lines}{refused}{doubts} {_place(evidence, sweep)}"
 
 

@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from batchline.report.captions import served
+from batchline.report.captions import served, short
 from batchline.report.data import Evidence, Loaded, missing
 from batchline.report.lanes import Batch, batches
 from batchline.report.style import Canvas, Figure, Look, Missing, Point, bare, canvas, provenance
+from batchline.summary import summarise
 
 SHOWN = 5  # batches
 TITLE = "Requests gather, then leave together"
@@ -67,7 +68,8 @@ def queue(evidence: Evidence) -> Figure | Missing:
 
 
 def _shown(loaded: Loaded, found: Sequence[Batch]) -> Shown:
-    first, settings = _fullest(found), loaded.settings
+    settings = loaded.settings
+    first = _telling(found, settings.batch_size if settings else None)
     rows = tuple(found[first : first + SHOWN])
     timers: list[tuple[float, float] | None] = [None] * SHOWN
     if settings and settings.max_batch_delay_ms and settings.workers == 1:
@@ -78,10 +80,14 @@ def _shown(loaded: Loaded, found: Sequence[Batch]) -> Shown:
     return Shown(rows, tuple(timers), settings.batch_size if settings else None, _mean(found))
 
 
-def _fullest(found: Sequence[Batch]) -> int:
-    """Where the stretch of consecutive batches begins that holds most requests; of equals the first."""
-    starts = range(len(found) - SHOWN + 1)
-    return max(starts, key=lambda start: (sum(each.size for each in found[start : start + SHOWN]), -start))
+def _telling(found: Sequence[Batch], limit: int | None) -> int:
+    """Where the stretch of consecutive batches begins that shows both ends of a wait, then most requests; of equals the first."""
+
+    def tells(start: int) -> tuple[int, int, int]:
+        sizes = [each.size for each in found[start : start + SHOWN]]
+        return len({size == limit for size in sizes}), sum(sizes), -start
+
+    return max(range(len(found) - SHOWN + 1), key=tells)
 
 
 def _mean(found: Sequence[Batch]) -> Sum:
@@ -110,6 +116,7 @@ def _figure(evidence: Evidence, loaded: Loaded, shown: Shown) -> Figure:
     rate = f"{loaded.offered_per_s:.4g} requests/s" if loaded.offered_per_s else "clients that wait for their answers"
     seed = [f"seed {loaded.seed}"] if loaded.seed is not None else []
     end = provenance(loaded.machine, loaded.versions, evidence.written_unix_s(loaded), f"{len(loaded.records)} requests in the run", *seed)
+    invalid = "".join(f" INVALID: {reason}." for reason in summarise(loaded.run).invalid)
     timer = "The frame is the timer: maxBatchDelay from when the worker was free and a request there. " if any(shown.timers) else ""
     return Figure(
         "queue",
@@ -117,7 +124,7 @@ def _figure(evidence: Evidence, loaded: Loaded, shown: Shown) -> Figure:
         f"{len(rows)} batches of {evidence.model} one after another: {said}. Dots are requests as they were sent. "
         f"Under it a request's time in the mean: {summed} ms for w, its batch, and the way back.",
         f"{evidence.model}, {rate}{f', {settings}' if settings else ''}. A dot is a request when it was sent. {timer}w is from a send "
-        f"until a worker had its batch, the way in included. Below: the mean of the run. {end}",
+        f"until a worker had its batch, the way in included. Below: the mean of the run. {end}{invalid}",
         draw,
         tuple(_hover(each, row, ms) for row, each in enumerate(reversed(rows))),
     )
@@ -132,7 +139,7 @@ def _draw_rows(axes: Any, shown: Shown, look: Look) -> None:
     bare(axes, "bottom")
     axes.set_yticks(range(len(rows)), [f"batch of {each.size}" for each in reversed(rows)])
     axes.tick_params(axis="y", length=0)
-    axes.set_xlim(0, 1.02 * max([ms(each.done_s) for each in rows] + [ms(timer[1]) for timer in shown.timers if timer]))
+    axes.set_xlim(0, 1.1 * max([ms(each.done_s) for each in rows] + [ms(timer[1]) for timer in shown.timers if timer]))
     axes.set_ylim(-0.6, len(rows) - 0.1)
     axes.set_xlabel("milliseconds since the first of them was sent")
     place = {"transform": axes.transAxes, "va": "bottom", "fontsize": look.small}
@@ -144,18 +151,26 @@ def _draw_rows(axes: Any, shown: Shown, look: Look) -> None:
 def _draw_row(axes: Any, each: Batch, row: int, ms: Callable[[float], float], look: Look) -> None:
     start, begin, end, done = ms(each.sent_s), ms(each.begin_s), ms(each.end_s), ms(each.done_s)
     axes.barh(row, begin - start, 0.22, start, color=look.colour("w"), linewidth=0, gid="w")
-    axes.barh(row, end - begin, 0.62, begin, color=look.colour("m"), linewidth=0, gid="batch")
+    axes.barh(row, end - begin, 0.54, begin, color=look.colour("m"), linewidth=0, gid="batch")
     axes.barh(row, done - end, 0.22, end, color=look.colour("front end"), linewidth=0, gid="back")
     sent = sorted(ms(record.sent_s) for record in each.records)
-    axes.plot(sent, [row + 0.42] * len(sent), "o", color=look.colour("measured"), markersize=4.5, gid="arrivals", clip_on=False)
+    axes.plot(sent, [row + 0.38] * len(sent), "o", color=look.colour("measured"), markersize=4.5, gid="arrivals", clip_on=False)
 
 
 def _draw_timer(axes: Any, each: Batch, row: int, timer: tuple[float, float], shown: Shown, look: Look) -> None:
     begin, end = shown.ms(timer[0]), shown.ms(timer[1])
-    axes.barh(row - 0.34, end - begin, 0.16, begin, color="none", edgecolor=look.muted, linewidth=0.8, gid="timer")
-    axes.barh(row - 0.34, max(0.0, shown.ms(each.begin_s) - begin), 0.16, begin, color=look.muted, linewidth=0, gid="timer ran")
-    ended = "full" if shown.limit == each.size else "the delay is over"
-    axes.annotate(ended, (end, row - 0.34), (3, 0), textcoords="offset points", va="center", color=look.muted, fontsize=look.small)
+    axes.barh(row - 0.39, end - begin, 0.12, begin, color="none", edgecolor=look.muted, linewidth=0.8, gid="timer")
+    axes.barh(row - 0.39, max(0.0, shown.ms(each.begin_s) - begin), 0.12, begin, color=look.muted, linewidth=0, gid="timer ran")
+    ended = "full" if shown.limit == each.size else "delay over"
+    axes.annotate(
+        ended,
+        (max(end, shown.ms(each.begin_s)), row - 0.39),
+        (3, 0),
+        textcoords="offset points",
+        va="center",
+        color=look.muted,
+        fontsize=look.small,
+    )
 
 
 def _draw_sum(axes: Any, mean: Sum, look: Look) -> None:
@@ -165,12 +180,12 @@ def _draw_sum(axes: Any, mean: Sum, look: Look) -> None:
         axes.barh(0, ms, 0.8, at, color=look.colour(thing), edgecolor=look.paper, linewidth=0.8, gid=gid)
         slot = (number + 0.5) / 3 * total
         axes.plot([at + ms / 2, slot], [-0.4, -0.75], color=look.muted, linewidth=0.8)
-        axes.text(slot, -0.8, f"{words}: {ms:.3g} ms", ha="center", va="top", color=look.text, fontsize=look.small)
+        axes.text(slot, -0.8, f"{words}: {short(ms)} ms", ha="center", va="top", color=look.text, fontsize=look.small)
         at += ms
     bare(axes)
     axes.set_xlim(0, 1.001 * total)
     axes.set_ylim(-1.3, 0.8)
-    axes.set_title(f"one request in the mean: $L = w + (c + Bm) + t_{{net}}$ = {total:.3g} ms", loc="left", fontsize=9.5)
+    axes.set_title(f"one request in the mean: $L = w + (c + Bm) + t_{{net}}$ = {short(total)} ms", loc="left", fontsize=9.5)
 
 
 def _hover(each: Batch, row: int, ms: Callable[[float], float]) -> Point:

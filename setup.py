@@ -42,6 +42,7 @@ REPORT = ["matplotlib>=3.9", "jinja2>=3.1", "markupsafe>=2.1"]
 DEV = [
     "pytest>=8",
     "pytest-timeout>=2.3",
+    "pytest-xdist>=3.6",
     "hypothesis>=6.100",
     "ruff>=0.8",
     "mypy>=1.13",
@@ -85,7 +86,7 @@ setup(
     install_requires=[
         "aiohttp>=3.9",
         "javaproperties>=0.8",
-        "numba>=0.60",
+        "numba>=0.60,<0.70",
         "numpy>=1.26",
         "psutil>=5.9",
         "pydantic>=2.6",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -520,6 +521,7 @@ def export_triton(
 
 def main() -> None:
     """The `batchline` command: an error on purpose is one message on stderr and exit status 1."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # as Ctrl-C does: no server of a measurement stays behind
     try:
         app()
     except BatchlineError as error:

@@ -26,8 +26,8 @@ CARE = 0.98  # of the largest rate that was found is tried first when it is conf
 def choose(model: Model, target: Target, limits: Limits | None = None, progress: Progress | None = None, seed: int = 1) -> Plan:
     """The best setting of one model.
 
-    Of settings that are equal, their p99 within 3% of the target or their rates within 1%, the one with the fewest workers, then the smallest batch, then the
-    smallest delay. A compute-bound model gets batch size 1 wherever that keeps the target.
+    Of settings that are equal, their p99 within 3% of the target or their rates within 1%, the one with the fewest workers, then the
+    smallest batch, then the smallest delay. A compute-bound model gets batch size 1 wherever that keeps the target.
 
     Args:
         model: of service.model_of.

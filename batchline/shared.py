@@ -21,7 +21,8 @@ from batchline.simulate import Service, Setting
 from batchline.targets import Limits, Plan, PlanError, Predicted, Target
 
 ROUNDS = 3  # each model has its turn so often, unless nothing changes before
-SETTLE = 3  # times until utilisations agree with each other
+SETTLE = 3  # times at most until utilisations agree with each other
+AGREED = 0.005  # of the time
 SHORTLIST = 6  # settings of one model that are tried beside the others' present ones
 SAME = 0.03  # of the worst p99 against its target: equals
 
@@ -171,8 +172,11 @@ class _Party:
     def settled(self, state: _State, requests: int) -> _State:
         """The same settings with utilisations and latencies that agree with each other."""
         for _ in range(SETTLE):
+            before = list(state.busy())
             for name, (setting, _) in list(state.points.items()):
                 state = _State({**state.points, name: (setting, self.trials(state, name).at(setting, self.rate(name), requests))})
+            if all(abs(was - now) <= AGREED for (_, was), (_, now) in zip(before, state.busy(), strict=True)):
+                break
         return state
 
     def rate(self, name: str) -> float:

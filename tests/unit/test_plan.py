@@ -53,10 +53,11 @@ def model(
     cores: int = 2,
     name: str = "a",
     regime: Regime = "overhead-bound",
+    largest: int = 8,
 ) -> Model:
-    service = Service.line(c, m, 32, slowdown, noise, 0.5)
+    service = Service.line(c, m, largest, slowdown, noise, 0.5)
     stages = {"inference": tuple(0.8 * ms for ms in service.batch_ms)}
-    most = 32 * (c + m) / (c + 32 * m)
+    most = largest * (c + m) / (c + largest * m)
     return Model(name, "1.0", cores, {1: service}, regime, most, 700.0, stages_ms=stages, measured_workers=len(slowdown))
 
 
@@ -94,9 +95,9 @@ def brute_force(service: Service, p99_ms: float) -> Setting:
 )
 def test_as_good_as_brute_force_over_the_whole_grid(kind: str, p99_ms: float) -> None:
     synthetic = {
-        "overhead": model(10, 1),
-        "compute": model(1, 12, regime="compute-bound"),
-        "noisy": model(0.8, 0.06, noise=(0.9, 1.0, 1.0, 1.1, 1.6)),
+        "overhead": model(10, 1, largest=32),
+        "compute": model(1, 12, regime="compute-bound", largest=32),
+        "noisy": model(0.8, 0.06, noise=(0.9, 1.0, 1.0, 1.1, 1.6), largest=32),
     }
     known = synthetic[kind] if kind in synthetic else model_of(read_measured(RUNS[kind]))
     chosen = choose(known, Target(p99_ms, None, "max-rate"))
@@ -111,7 +112,7 @@ def test_as_good_as_brute_force_over_the_whole_grid(kind: str, p99_ms: float) ->
     assert chosen.max_rate_per_s == chosen.predicted.rate_per_s
 
 
-@settings(max_examples=12)
+@settings(max_examples=8, deadline=None)
 @given(st.floats(0.2, 30), st.floats(0.05, 8), st.floats(0.1, 0.9))
 def test_one_worker_never_waits_for_a_batch(c: float, m: float, share: float) -> None:
     known, limits = model(c, m), Limits(memory_mib=1000)
@@ -120,7 +121,10 @@ def test_one_worker_never_waits_for_a_batch(c: float, m: float, share: float) ->
     plan = choose(known, Target(40 * (c + m), rate_per_s), limits)
     assert (plan.setting.workers, plan.setting.max_batch_delay_ms) == (1, 1)
     assert delays_ms(known, 8, 1, 1e6) == [1]
-    waiting = [simulate(known.services[1], Setting(8, d * (c + m), 1), rate_per_s, requests=12_000, clock_ms=0) for d in (0.0, 0.5, 1.0)]
+    waiting = [
+        simulate(known.services[1], Setting(8, d * (c + m), 1), rate_per_s, requests=6_000, replications=3, clock_ms=0)
+        for d in (0.0, 0.5, 1.0)
+    ]
     assert waiting[0].latency_ms.mean <= min(each.latency_ms.mean for each in waiting[1:])
 
 
@@ -151,7 +155,7 @@ def test_cheapest_takes_the_fewest_workers_that_keep_it() -> None:
     assert (plan.setting.workers, plan.feasible) == (1, True)
     more = choose(model(), Target(60, 700, "cheapest"), limits)
     assert (more.setting.workers, more.feasible) == (2, True)
-    assert not any(Trials(model(), limits).keeps(Setting(b, 1, 1), 700, 60) for b in (1, 8, 16, 32))
+    assert not any(Trials(model(), limits).keeps(Setting(b, 1, 1), 700, 60) for b in (1, 4, 8))
 
 
 def test_the_same_seed_gives_the_same_plan() -> None:
@@ -177,7 +181,7 @@ def test_memory_bounds_the_workers_and_says_so() -> None:
 def test_latency_or_cores_bind() -> None:
     known = model()
     assert choose(known, Target(20, None, "max-rate")).binding == "latency"
-    full = search.capacity(known.services[1], Setting(32, 1, 2))
+    full = search.capacity(known.services[1], Setting(8, 1, 2))
     loose = choose(known, Target(2000, None, "max-rate"), Limits(queue_limit=10_000))
     assert loose.binding == "cores"
     assert loose.max_rate_per_s >= 0.9 * full

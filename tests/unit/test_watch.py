@@ -100,6 +100,12 @@ def test_a_model_that_nobody_asked_is_idle() -> None:
     assert model.offered_per_s == 0 and model.latency_ms is None and model.stages == () and model.missing == ()
 
 
+def test_after_a_restart_only_what_came_since_counts() -> None:
+    (model,) = looks(page([8] * 9), page([1, 1])).models
+    assert model.handled_per_s == model.offered_per_s == 1 and model.latency_ms == pytest.approx(60)
+    assert binned([0.1]).since(binned([1.0, 2.0])).counts == binned([0.1]).counts
+
+
 def test_answers_of_the_interval_decide_a_mean() -> None:
     """Twenty requests arrived and one batch of four was answered: their time is divided by four."""
     more = page([4]).replace('model_version="default",hostname="vm",} 3.0', 'model_version="default",hostname="vm",} 19.0')
@@ -208,6 +214,7 @@ def test_a_row_a_model_where_the_terminal_is_too_low() -> None:
     head, names, *rows = shown(many, 80, rows=24).splitlines()
     assert "6 models" in head and "req/s mean queue slowest p50/p99 batch wait ready busy" in " ".join(names.split())
     assert [row.split() for row in rows] == [["m", "19.5", "60.0", "5.0", "inference", "37.5/49.8", "3.25", "3", "2/2", "14%"]] * 6
+    assert "waiting 3, 2 of 2 READY" in " ".join(shown(many, 40, rows=24).split()), "too narrow for columns"
     assert lines(BUSY) == [
         "m 19.5/s offered, latency 60.0 ms, queue 5.0 ms, inference p50 37.5 p99 49.8 ms, batch 3.25, waiting 3, "
         "2 of 2 READY, 14% busy, 500 + 500 MiB"

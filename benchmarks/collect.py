@@ -1,7 +1,7 @@
 """Measures what docs/walkthrough.md is drawn from, beside results/measure-*.json: `python benchmarks/collect.py MODEL... [-o results]`.
 
 For each model: a plan for the target below, a server of its own with that plan's settings, one request's stages, a run of load, the
-promise held against the server; then latency against load, TorchServe's defaults beside the plan's settings.
+promise held against the server; then latency against load, TorchServe's defaults beside the settings for the largest rate.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,16 +16,24 @@ from typing import Any
 
 import prepare
 import psutil
+import ts
 import wire
-from running import Job, NotRun, Running, script
+from running import Job, NotRun, Running, script, set_group_niceness
 from stock import free_ports
 
 from batchline import server
 from batchline.errors import BatchlineError
 from batchline.load import Target
 from batchline.properties import ModelSettings, read_configuration, write_models
+from batchline.triton import export
 
 ROOT, PEERS = prepare.ROOT, prepare.PEERS
+OUR_LINES = (  # as in config.properties; a longer queue; and what spares a JVM on few cores: one thread for each end, the plain collector
+    *("job_queue_size=1000", "decode_input_request=false", "metrics_mode=prometheus", f"metrics_config={ROOT / 'metrics.yaml'}"),
+    *("number_of_netty_threads=1", "netty_client_threads=1", "vmargs=-XX:+UseSerialGC"),
+)
+JVM_WARM_S = 8.0
+CORES = os.cpu_count() or 1
 
 
 @dataclass(frozen=True)
@@ -35,6 +44,9 @@ class Contestant:
         title: what the table calls it.
         start: starts it; raises NotRun.
         tries: process counts that tuning chooses from.
+        batches: whether it makes batches, whose size is tuned then.
+        shortest_delay_ms: that it takes, or that makes a difference.
+        warm_s: of load after each start, before anything is kept; a JVM compiles what it has run often.
         kind: "server", or "bare" for the loop without one.
         exact: whether its answers must agree with ours; False where its preprocessing is its own.
         packages: whose versions are told.
@@ -43,6 +55,9 @@ class Contestant:
     title: str
     start: Callable[[Job], Running]
     tries: tuple[int, ...] = (1, 2)
+    batches: bool = True
+    shortest_delay_ms: float = 0.0
+    warm_s: float = 1.5
     kind: str = "server"
     exact: bool = True
     packages: tuple[str, ...] = ()
@@ -62,20 +77,22 @@ def torchserve(handler: str, defaults: bool) -> Callable[[Job], Running]:
         scratch.mkdir()
         name = archive_for(handler, job, store, scratch)
         config = home / "config.properties"
-        config.write_text("\n".join(torchserve_lines(name, defaults)) + "\n")
+        config.write_text("\n".join(torchserve_lines(name, defaults, home)) + "\n")
         if not defaults:
-            write_models(
-                config, [ModelSettings(name, "1.0", job.batch_size, max(1, round(job.delay_ms)), job.processes, job.processes, 120)]
-            )
+            write_models(config, [settings_of(job, name)])
         fixed = "BATCHLINE_THREADS" if handler == "ours" else "OMP_NUM_THREADS"
         threads = {} if defaults else {fixed: str(job.threads)}
+
+        def preferred(*_: object) -> None:
+            if starting := server.running(home):
+                set_group_niceness([starting.pid], job.niceness)
 
         def end() -> None:
             server.stop(home)
             shutil.rmtree(home, ignore_errors=True)
 
         try:
-            up = server.launch(read_configuration(config), store, home, environment=threads)
+            up = server.launch(read_configuration(config), store, home, preferred, environment=threads)
         except BatchlineError as error:
             end()
             raise NotRun(str(error)) from None
@@ -97,13 +114,46 @@ def archive_for(handler: str, job: Job, store: Path, scratch: Path) -> str:
     return job.model
 
 
-def torchserve_lines(name: str, defaults: bool) -> list[str]:
-    """A configuration on free ports."""
+def torchserve_lines(name: str, defaults: bool, home: Path) -> list[str]:
+    """A configuration on free ports: TorchServe's own settings, logs included, or those of the checkout's config.properties."""
     ports = free_ports(5)
     lines = [f"{kind}_address=http://127.0.0.1:{port}" for kind, port in zip(("inference", "management", "metrics"), ports, strict=False)]
     lines += [f"grpc_inference_port={ports[3]}", f"grpc_management_port={ports[4]}", "disable_token_authorization=true"]
     lines += [f"load_models={name}.mar"]
-    return lines if defaults else [*lines, "job_queue_size=1000"]
+    if not defaults:
+        return [*lines, *OUR_LINES]
+    with zipfile.ZipFile(Path(ts.__file__).parent / "frontend" / "model-server.jar") as jar:
+        (home / "log4j2.xml").write_bytes(jar.read("log4j2.xml"))  # server.launch would give it batchline's
+    return [*lines, f"vmargs=-Dlog4j2.configurationFile={home / 'log4j2.xml'}"]
+
+
+def exported(job: Job) -> Running:
+    """Triton with what `batchline export triton` makes of our archive: our handler on its Python backend."""
+    home = Path(tempfile.mkdtemp(prefix="bench-export-"))
+    config, repository = home / "config.properties", home / "repository"
+    prepare.our_archive(job.model, job.runtime, home)
+    config.write_text(f"load_models={job.model}.mar\n")
+    write_models(config, [settings_of(job, job.model)])
+    export(job.model, read_configuration(config), home, repository, device="cpu")
+    added = {"BENCH_REPOSITORY": str(repository), "BATCHLINE_THREADS": str(job.threads)}
+    start = script("peers/serve_triton.py", "triton", wire.exported, wire.read_triton, "/v2/models/{model}/infer", added)
+    try:
+        running = start(job)
+    except BaseException:
+        shutil.rmtree(home, ignore_errors=True)
+        raise
+    stop = running.end
+
+    def end() -> None:
+        stop()
+        shutil.rmtree(home, ignore_errors=True)
+
+    return replace(running, end=end)
+
+
+def settings_of(job: Job, name: str) -> ModelSettings:
+    """A job's numbers as config.properties has them."""
+    return ModelSettings(name, "1.0", job.batch_size, max(1, round(job.delay_ms)), job.processes, job.processes, 120)
 
 
 def bare(job: Job) -> Running:
@@ -117,19 +167,30 @@ def naive(path: str, peer: str) -> Callable[[Job], Running]:
     return lambda job: started(replace(job, threads=0))
 
 
+TORCHSERVE: dict[str, Any] = {"packages": ("torchserve",), "warm_s": JVM_WARM_S, "shortest_delay_ms": 1.0}
 CONTESTANTS = {
-    "ours": Contestant("batchline on TorchServe", torchserve("ours", False), (1, 2), packages=("torchserve",)),
-    "torchserve-defaults": Contestant("TorchServe, its defaults", torchserve("stock", True), (2,), exact=False),
-    "torchserve-tuned": Contestant("TorchServe, stock handler, our settings", torchserve("stock", False), (1, 2), exact=False),
-    "torchserve-plain": Contestant("TorchServe, plain handler, our settings", torchserve("plain", False), (1, 2)),
-    "fastapi": Contestant("FastAPI, uvicorn", script("peers/serve_fastapi.py", "fastapi"), (1, 2, 3), packages=("fastapi", "uvicorn")),
-    "flask": Contestant("Flask, gunicorn", script("peers/serve_flask.py", "flask"), (1, 2, 3), packages=("flask", "gunicorn")),
+    "ours": Contestant("batchline on TorchServe", torchserve("ours", False), **TORCHSERVE),
+    "ours-triton": Contestant("batchline exported to Triton", exported, shortest_delay_ms=1.0, packages=("nvidia-pytriton",)),
+    "torchserve-defaults": Contestant(
+        "TorchServe, its defaults", torchserve("stock", True), (CORES,), batches=False, exact=False, **TORCHSERVE
+    ),
+    "torchserve-tuned": Contestant(
+        "TorchServe, stock or plain handler, our settings", torchserve("stock", False), exact=False, **TORCHSERVE
+    ),
+    "torchserve-plain": Contestant("TorchServe, plain handler, our settings", torchserve("plain", False), **TORCHSERVE),
+    "fastapi": Contestant(
+        "FastAPI, uvicorn", script("peers/serve_fastapi.py", "fastapi"), (1, 2, 3), batches=False, packages=("fastapi", "uvicorn")
+    ),
+    "flask": Contestant(
+        "Flask, gunicorn", script("peers/serve_flask.py", "flask"), (1, 2, 3), batches=False, packages=("flask", "gunicorn")
+    ),
     "litserve": Contestant(
         "LitServe", script("peers/serve_litserve.py", "litserve", wire.as_json(lambda value: {"input": value})), packages=("litserve",)
     ),
     "bentoml": Contestant(
         "BentoML",
         script("peers/serve_bentoml.py", "bentoml", wire.as_json(lambda value: {"inputs": [value]}), lambda body: json.loads(body)[0]),
+        shortest_delay_ms=1.0,  # its dispatcher decides by itself
         packages=("bentoml",),
     ),
     "ray": Contestant("Ray Serve", script("peers/serve_ray.py", "ray"), packages=("ray",)),
@@ -144,9 +205,13 @@ CONTESTANTS = {
         script("peers/serve_triton.py", "triton", wire.triton, wire.read_triton, "/v2/models/{model}/infer"),
         packages=("nvidia-pytriton",),
     ),
-    "naive-flask": Contestant("naive: Flask, one at a time", naive("naive/flask_server.py", "flask"), (1,), packages=("flask",)),
-    "naive-fastapi": Contestant("naive: FastAPI, one at a time", naive("naive/fastapi_server.py", "fastapi"), (1,), packages=("fastapi",)),
-    "bare": Contestant("bare loop, no server", bare, (os.cpu_count() or 1,), kind="bare"),
+    "naive-flask": Contestant(
+        "naive: Flask, one at a time", naive("naive/flask_server.py", "flask"), (1,), batches=False, packages=("flask",)
+    ),
+    "naive-fastapi": Contestant(
+        "naive: FastAPI, one at a time", naive("naive/fastapi_server.py", "fastapi"), (1,), batches=False, packages=("fastapi",)
+    ),
+    "bare": Contestant("bare loop, no server", bare, (CORES,), kind="bare"),
 }
 
 

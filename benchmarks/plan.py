@@ -24,9 +24,9 @@ class Entry:
     Attributes:
         name: as it was asked for, NAME or NAME:RUNTIME.
         contestant: what it is.
-        job: what it serves; its process count is what tuning found.
+        job: what it serves; its processes and batch size are what tuning found.
         running: while it runs.
-        tuning: brief loads, by process count.
+        tuning: brief loads, by process count and batch size.
         rounds: measurements, each with its round and its loop: closed, own or equal.
         memory: after its first turn.
         off: largest difference of its answers from ours.
@@ -67,6 +67,8 @@ class Plan:
         seconds: of each load.
         rounds: of all servers.
         processes: counts to try with every server; empty for each server's own.
+        batches: batch sizes and delays in ms to try; the first while process counts are tried.
+        niceness: of the sessions of the servers and of the load, where Linux shares the cores among sessions.
         lock: a file that is locked while something is measured, so that other measurements on the machine go between; None for none.
         held: that file, while it is locked.
         held_since_s: when it was.
@@ -77,6 +79,8 @@ class Plan:
     seconds: float
     rounds: int
     processes: list[int]
+    batches: list[tuple[int, float]]
+    niceness: int = 0
     lock: Path | None = None
     held: TextIO | None = None
     held_since_s: float = 0.0

@@ -15,7 +15,8 @@ import stock
 ROOT = Path(__file__).resolve().parents[1]
 BENCH = ROOT / "build" / "bench"
 PEERS = ROOT / "benchmarks" / "peers"
-WANTED = ("model.pt2", "labels.txt", "tokenizer.json")
+WANTED = ("model.pt2", "model.onnx", "labels.txt", "tokenizer.json")
+BESIDE = ("labels.txt", "tokenizer.json")  # the weights
 
 
 def archive_of(model: str) -> Path:
@@ -26,23 +27,29 @@ def archive_of(model: str) -> Path:
     return path
 
 
+def freeze(model: str) -> None:
+    """build/bench/MODEL/MODEL.mar: what this run serves, whatever is built meanwhile."""
+    unpack(model)
+    shutil.copyfile(archive_of(model), BENCH / model / f"{model}.mar")
+
+
 def unpack(model: str) -> Path:
     """build/bench/MODEL with what the peers load. Weights that the archive holds in another form come from its build folder."""
     archive, folder = archive_of(model), BENCH / model
     if (folder / "model.pt2").is_file() and (folder / "model.pt2").stat().st_mtime > archive.stat().st_mtime:
         return folder
     folder.mkdir(parents=True, exist_ok=True)
+    (folder / "model.onnx").unlink(missing_ok=True)  # of older weights
     with zipfile.ZipFile(archive) as packed:
         for name in set(WANTED) & set(packed.namelist()):
             (folder / name).write_bytes(packed.read(name))
     if not (folder / "model.pt2").is_file():
         shutil.copyfile(ROOT / "build" / model / "model.pt2", folder / "model.pt2")
-    (folder / "model.onnx").unlink(missing_ok=True)  # of older weights
     return folder
 
 
 def as_onnx(model: str) -> Path:
-    """build/bench/MODEL/model.onnx, exported from the same program once."""
+    """build/bench/MODEL/model.onnx: the archive's own, else exported from the same program once."""
     folder = unpack(model)
     path = folder / "model.onnx"
     if not path.is_file():
@@ -54,7 +61,7 @@ def as_onnx(model: str) -> Path:
 
 def our_archive(model: str, runtime: str, store: Path) -> None:
     """store/MODEL.mar: as built, or with its weights replaced by the ONNX form."""
-    source, target = archive_of(model), store / f"{model}.mar"
+    source, target = BENCH / model / f"{model}.mar", store / f"{model}.mar"
     if runtime != "onnx":
         shutil.copyfile(source, target)
         return
@@ -76,7 +83,7 @@ def plain_archive(model: str, runtime: str, store: Path, scratch: Path) -> None:
     handler = scratch / "torchserve_plain.py"
     text = (PEERS / "torchserve_plain.py").read_text(encoding="utf-8")
     handler.write_text(text.replace('"MODEL"', repr(model)).replace('"RUNTIME"', repr(runtime)), encoding="utf-8")
-    extra = [PEERS / "work.py", *(folder / name for name in WANTED[1:] if (folder / name).is_file())]
+    extra = [PEERS / "work.py", *(folder / name for name in BESIDE if (folder / name).is_file())]
     command = [str(Path(sys.executable).with_name("torch-model-archiver")), "--model-name", model, "--version", "1.0"]
     command += ["--handler", str(handler), "--serialized-file", str(weights), "--extra-files", ",".join(map(str, extra))]
     (scratch / "tmp").mkdir(exist_ok=True)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import environments
@@ -41,6 +43,7 @@ class Job:
         processes: that compute.
         threads: of each; 0 for the runtime's own choice.
         batch_size, delay_ms: where the server batches.
+        niceness: of its session; below 0 it goes before what else runs on the machine.
     """
 
     model: str
@@ -50,6 +53,7 @@ class Job:
     threads: int
     batch_size: int
     delay_ms: float
+    niceness: int = 0
 
 
 @dataclass
@@ -81,16 +85,19 @@ class Running:
         return [process for process in found if process.is_running()]
 
     def memory_mib(self) -> dict[str, Any]:
-        """Resident memory: of all its processes together, shared pages counted once each, and of the largest one."""
-        resident, proportional = [], []
+        """Resident memory: of all processes together, with shared pages counted once, of the largest, and of the largest but the JVM."""
+        resident, proportional, workers = [], [], [0.0]
         for process in self.tree():
             try:
-                full = process.memory_full_info()
+                full, name = process.memory_full_info(), process.name()
             except psutil.Error:
                 continue
             resident.append(full.rss / 2**20)
             proportional.append(full.pss / 2**20)
-        return {"rss": sum(resident), "pss": sum(proportional), "largest": max(resident, default=0.0), "processes": len(resident)}
+            if name != "java":
+                workers.append(full.rss / 2**20)
+        largest = {"largest": max(resident, default=0.0), "worker": max(workers)}
+        return {"rss": sum(resident), "pss": sum(proportional), **largest, "processes": len(resident)}
 
     def cpu_s(self) -> float:
         """Processor time that its processes have used."""
@@ -104,23 +111,53 @@ class Running:
         return used
 
 
+def set_group_niceness(pids: Iterable[int], niceness: int) -> None:
+    """Before other work on the machine, or after it: Linux may share the cores among sessions, whatever their processes' niceness is."""
+    for pid in pids if niceness else ():
+        with contextlib.suppress(OSError):  # ended, or no such grouping here
+            Path("/proc", str(pid), "autogroup").write_text(str(niceness))
+
+
+class Others:
+    """How many cores other work on the machine has while something is measured: what disturbs a measurement, whoever it is."""
+
+    def __init__(self, server: Running | None) -> None:
+        self.server = server
+        self.began, self.busy_s, self.own_s = time.monotonic(), self._busy(), self._own()
+
+    def cores(self) -> float:
+        """Since it was made: processor time of the machine less the server's, this process's and its ended children's."""
+        taken = self._busy() - self.busy_s - (self._own() - self.own_s)
+        return round(max(0.0, taken / (time.monotonic() - self.began)), 2)
+
+    def _busy(self) -> float:
+        told = psutil.cpu_times()
+        return float(sum(told) - told.idle - getattr(told, "iowait", 0.0) - getattr(told, "guest", 0.0) - getattr(told, "guest_nice", 0.0))
+
+    def _own(self) -> float:
+        own = psutil.Process().cpu_times()
+        return float(own.user + own.system + own.children_user + own.children_system) + (self.server.cpu_s() if self.server else 0.0)
+
+
 def script(
     path: str,
     peer: str,
     bodies: wire.Form = wire.plain,
     read: wire.Read = json.loads,
     url: str = "/predict",
+    added: Mapping[str, str] = MappingProxyType({}),
 ) -> Callable[[Job], Running]:
-    """A server of benchmarks/, run by the Python of its own environment."""
+    """A server of benchmarks/, run by the Python of its own environment; `added` goes into its environment variables."""
 
     def start(job: Job) -> Running:
         (port,) = free_ports(1)
         command = command_of(path, peer, job, port)
         log = tempfile.TemporaryFile("w+")  # noqa: SIM115 (lives as long as the server)
         home = Path(tempfile.mkdtemp(prefix="bench-home-"))
-        given = {**os.environ, **({"OMP_NUM_THREADS": str(job.threads)} if job.threads else {})}
+        given = {**os.environ, **({"OMP_NUM_THREADS": str(job.threads)} if job.threads else {}), **added}
         quiet = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
         process = psutil.Popen(command, cwd=home, env=given, start_new_session=True, **quiet)
+        set_group_niceness([process.pid], job.niceness)
 
         def end() -> None:
             end_tree(process)

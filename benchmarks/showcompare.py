@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 OURS = "ours"
+DISTURBED = 0.1  # of a core for other work, by median
 Result = dict[str, Any]
 
 
@@ -24,6 +25,8 @@ def as_result(entry: Any) -> Result:
         "runtime": job.runtime,
         "processes": job.processes,
         "threads": job.threads,
+        "batch_size": job.batch_size if entry.contestant.batches else 1,
+        "delay_ms": job.delay_ms if entry.contestant.batches else 0.0,
         "not_run": entry.problem,
         "largest_difference": entry.off,
         "exact": entry.contestant.exact,
@@ -43,11 +46,19 @@ def show(results: Result, console: Console) -> None:
         if server["not_run"]:
             console.print(f"{server['name']}: not run: {server['not_run']}", highlight=False, soft_wrap=True)
     for server in servers:
-        faults = sorted({fault for told in server["rounds"] for fault in told.get("invalid", ())})
+        faults = [fault for told in server["rounds"] for fault in told.get("invalid", ())]
         failed = sum(told.get("failed", 0) for told in server["rounds"])
         if failed or faults:
-            console.print(f"{server['name']}: {failed} requests failed; {'; '.join(faults)}", highlight=False, soft_wrap=True)
-    machine, given = results["machine"], f"batch size {plan['batch_size']}, delay {plan['delay_ms']:g} ms"
+            doubt = f"; {len(faults)} loads in doubt, such as: {max(faults)}" if faults else ""
+            console.print(f"{server['name']}: {failed} requests failed{doubt}", highlight=False, soft_wrap=True)
+    others = [told["other_cores"] for server in servers for told in server["rounds"] if "other_cores" in told]
+    if others:
+        most, middle_one = max(others), statistics.median(others)
+        said = f"other work had {middle_one:.2f} of the {results['machine']['cores']} cores while these were measured, {most:.2f} at most"
+        console.print(
+            f"{said}{'' if middle_one < DISTURBED else ': DISTURBED, measure again when it is quiet'}", highlight=False, soft_wrap=True
+        )
+    machine, given = results["machine"], f"each tuned with {plan['tune_clients']} clients"
     said = f"{plan['rounds']} rounds of {plan['seconds']:g} s a load, alternating; {given}; closed loops by {plan['generator']}; "
     console.print(f"{said}{machine['cores']} cores of {machine['cpu']}, the load on the same cores", highlight=False, soft_wrap=True)
 
@@ -56,7 +67,7 @@ def rates(servers: list[Result], plan: Result, model: str) -> Table:
     """Requests a second: median (least .. most), and what ours does for one of theirs, by round: median."""
     shown = Table(title=f"{model}: requests/s, median (least .. most) of {plan['rounds']} rounds; ours / theirs within a round")
     shown.add_column("server")
-    shown.add_column("procs", justify="right")
+    shown.add_column("processes x batch", justify="right")
     for clients in plan["clients"]:
         shown.add_column(f"{clients} clients", justify="right")
         shown.add_column("ours/", justify="right")
@@ -66,7 +77,7 @@ def rates(servers: list[Result], plan: Result, model: str) -> Table:
         for clients in plan["clients"]:
             found = by_round(server, clients)
             cells += [spread(list(found.values())), ratio(by_round(ours, clients) if ours else {}, found)]
-        shown.add_row(label(server), str(server["processes"]), *cells)
+        shown.add_row(label(server), f"{server['processes']} x {server['batch_size']}", *cells)
     return shown
 
 

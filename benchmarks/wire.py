@@ -48,10 +48,7 @@ def v2(model: str, bodies: tuple[bytes, ...]) -> Bodies:
 
 
 def triton(model: str, bodies: tuple[bytes, ...]) -> Bodies:
-    """KServe v2 with Triton's binary extension, so that pictures travel as bytes and answers come as such.
-
-    One header goes with all bodies, so their JSON parts are padded to one length.
-    """
+    """KServe v2 with Triton's binary extension, so that pictures travel as bytes and answers come as such."""
     parts = []
     for body in bodies:
         digits = model == "digits"
@@ -59,10 +56,25 @@ def triton(model: str, bodies: tuple[bytes, ...]) -> Bodies:
         tensor = {"name": "input", "shape": [1, 64] if digits else [1, 1], "datatype": "FP32" if digits else "BYTES"}
         tensor["parameters"] = {"binary_data_size": len(raw)}
         head = {"inputs": [tensor], "outputs": [{"name": "answer", "parameters": {"binary_data": True}}]}
-        parts.append((json.dumps(head).encode(), raw))
+        parts.append((json.dumps(head), raw))
+    return _padded(parts)
+
+
+def exported(model: str, bodies: tuple[bytes, ...]) -> Bodies:
+    """What `batchline export triton` takes: the body that TorchServe would get, as one BYTES row in the binary form."""
+    parts = []
+    for body in bodies:
+        raw = len(body).to_bytes(4, "little") + body
+        tensor = {"name": "body", "shape": [1, 1], "datatype": "BYTES", "parameters": {"binary_data_size": len(raw)}}
+        parts.append((json.dumps({"inputs": [tensor], "outputs": [{"name": "answer", "parameters": {"binary_data": True}}]}), raw))
+    return _padded(parts)
+
+
+def _padded(parts: list[tuple[str, bytes]]) -> Bodies:
+    """JSON and binary parts as bodies; one header goes with all of them, so their JSON parts are padded to one length."""
     longest = max(len(head) for head, _ in parts)
     headers = {"Inference-Header-Content-Length": str(longest), "Content-Type": "application/octet-stream"}
-    return [head.ljust(longest) + raw for head, raw in parts], headers
+    return [head.ljust(longest).encode() + raw for head, raw in parts], headers
 
 
 def read_triton(body: bytes) -> Any:

@@ -3,7 +3,8 @@
     python benchmarks/worker.py fast_wire=false,log=stock fast_wire=true
 
 A variant is a list of key=value. `handlers=FOLDER` takes the handlers from there, `log=stock` is TorchServe's own log configuration,
-a key of config.properties (metrics_mode) goes there, and anything else (fast_wire, metrics) into the archive's model-config.yaml.
+a key of config.properties (metrics_mode, vmargs, number_of_netty_threads) goes there, `workers=2` and `batch_size=16` are the
+model's, and anything else (fast_wire, metrics) goes into the archive's model-config.yaml.
 Both servers stand ready the whole time and one is busy; rounds alternate who goes first, so a machine whose speed drifts slows both
 alike, and what counts is the ratio within a round. The load comes from this process, on the same cores.
 """
@@ -30,7 +31,8 @@ from batchline.properties import ModelSettings, read_configuration, write_models
 from batchline.saturate import saturate
 
 ROOT = Path(__file__).resolve().parents[1]
-IN_PROPERTIES = {"metrics_mode", "vmargs"}
+IN_PROPERTIES = {"metrics_mode", "vmargs", "number_of_netty_threads", "netty_client_threads", "prefer_direct_buffer"}
+NOT_IN_ARCHIVE = {*IN_PROPERTIES, "log", "batch_size", "workers"}
 HANDLERS = "batchline/handlers/"
 
 
@@ -53,7 +55,8 @@ class Variant:
 
     def __init__(self, text: str, model: str, batch_size: int, folder: Path) -> None:
         self.settings = dict(part.split("=", 1) for part in text.split(",") if part)
-        self.model, self.batch_size, self.home = model, batch_size, folder
+        self.model, self.home = model, folder
+        self.batch_size, self.workers = int(self.settings.get("batch_size", batch_size)), int(self.settings.get("workers", 1))
         self.store = folder / "model_store"
         self.store.mkdir(parents=True)
         self._archive(Path(self.settings.pop("handlers", ROOT / "handlers")))
@@ -63,7 +66,7 @@ class Variant:
 
     def _archive(self, handlers: Path) -> None:
         """The built archive with these handlers, and with the variant's lines at the end of its model-config.yaml."""
-        own = {key: value for key, value in self.settings.items() if key not in {*IN_PROPERTIES, "log"}}
+        own = {key: value for key, value in self.settings.items() if key not in NOT_IN_ARCHIVE}
         source = ROOT / "model_store" / f"{self.model}.mar"
         with zipfile.ZipFile(source) as built, zipfile.ZipFile(self.store / source.name, "w") as changed:
             for entry in built.infolist():
@@ -86,7 +89,7 @@ class Variant:
             values["vmargs"] = f"-Dlog4j2.configurationFile={self._stock_log()}"
         path = self.home / "config.properties"
         path.write_text(javaproperties.dumps(values, timestamp=None), encoding="iso-8859-1")
-        write_models(path, [ModelSettings(self.model, "1.0", self.batch_size, 1, 1, 1, 60)])
+        write_models(path, [ModelSettings(self.model, "1.0", self.batch_size, 1, self.workers, self.workers, 60)])
         return path
 
     def _stock_log(self) -> Path:

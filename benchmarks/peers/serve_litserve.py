@@ -24,9 +24,9 @@ class Api(ls.LitAPI):
         """The list as it is; LitServe's own makes a tensor or array of it."""
         return inputs
 
-    def predict(self, batch: list[bytes]) -> list[Any]:
+    def predict(self, batch: list[bytes] | bytes) -> Any:
         """A batch, or one request where it was told not to batch."""
-        return self.compute(batch)
+        return self.compute([batch])[0] if isinstance(batch, bytes) else self.compute(batch)
 
     def unbatch(self, output: list[Any]) -> list[Any]:
         """One answer a request."""

@@ -15,6 +15,7 @@ from pathlib import Path
 from work import Settings, hand_down, settings
 
 HERE = Path(__file__).resolve().parent
+EXPORTED = "BENCH_REPOSITORY"  # environment variable: a model repository of `batchline export triton`
 
 CONFIG = """
 name: "{model}"
@@ -28,7 +29,9 @@ dynamic_batching {{ max_queue_delay_microseconds: {delay_us} }}
 
 
 def repository(given: Settings, folder: Path) -> Path:
-    """folder/models/MODEL with its configuration and the Python model."""
+    """What was exported, else folder/models/MODEL with its configuration and the Python model."""
+    if EXPORTED in os.environ:
+        return Path(os.environ[EXPORTED])
     home = folder / "models" / given.model
     (home / "1").mkdir(parents=True)
     kind, size = ("TYPE_FP32", 64) if given.model == "digits" else ("TYPE_STRING", 1)
@@ -55,6 +58,7 @@ def main() -> None:
     libraries = [str(packages / "nvidia_pytriton.libs"), sysconfig.get_config_var("LIBDIR")]
     paths = [str(HERE), str(packages), *(packages / "zz_batchline.pth").read_text().split()]
     environment = hand_down(given) | {"LD_LIBRARY_PATH": ":".join(libraries), "BENCH_PATHS": ":".join(paths)}
+    environment |= {"PYTHONPATH": ":".join(paths)}  # for an exported model, whose adapter reads it
     server = str(wheel / "tritonserver" / "bin" / "tritonserver")
     command = [server, "--model-repository", str(repository(given, folder)), "--backend-directory", str(backends(wheel, folder))]
     command += [

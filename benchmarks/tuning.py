@@ -1,0 +1,229 @@
+"""What the parts of `make bench-tune` share: the model, its measurement, turns under a lock, a record that can be gone on with."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+from rich.console import Console
+
+from batchline import measure, runfile, verify
+from batchline.candidates import Candidates
+from batchline.load import LoadRun, closed_loop, open_loop
+from batchline.measure import Subject
+from batchline.measured import Measured, read_measured
+from batchline.properties import read_configuration
+from batchline.saturate import saturate
+from batchline.service import Model, model_of
+from batchline.simulate import Setting
+from batchline.summary import summarise
+from batchline.swept import Candidate
+
+ROOT = Path(__file__).resolve().parents[1]
+HOME = ROOT / "build" / "bench" / "tune"
+MODELS = ("sleep", "digits", "efficientnet_lite0", "minilm")
+LIMITS_MS = {"sleep": 150.0, "digits": 25.0, "efficientnet_lite0": 150.0, "minilm": 60.0}
+HOLD_S, YIELD_S = 60.0, 0.5  # of the lock; a turn is not broken off
+WARM_UP_S, JVM_WARM_UP_S = 1.5, 3.0
+QUEUE_LIMIT = 100
+SIZES = (1, 4, 16, 32)  # that a quick measurement takes here
+# c = 20 ms, m = 2 ms: known, exact to a tenth of a millisecond, and of no core.
+SLEEPS = """
+import time
+
+
+class Handler:
+    def initialize(self, context):
+        self.initialized = True
+
+    def handle(self, data, context):
+        due = time.perf_counter() + (20 + 2 * len(data)) / 1e3
+        time.sleep(max(0.0, due - time.perf_counter()))
+        for index in range(len(data)):
+            context.set_response_header(index, "Server-Timing", f'batch;desc="{len(data)}"')
+        return ["done" for _ in data]
+"""
+
+
+@dataclass
+class Turns:
+    """A file that is locked while something is measured, so that other measurements on the machine go between; None for none."""
+
+    lock: Path | None = None
+    held: TextIO | None = None
+    since_s: float = 0.0
+
+    @contextlib.contextmanager
+    def turn(self) -> Iterator[None]:
+        """One measurement. The lock is let go after it, once it has been held for a while."""
+        if self.lock and self.held is None:
+            self.held = self.lock.open("a")
+            fcntl.flock(self.held, fcntl.LOCK_EX)
+            self.since_s = time.monotonic()
+        yield
+        if self.held and time.monotonic() - self.since_s > HOLD_S:
+            self.let_go()
+            time.sleep(YIELD_S)
+
+    def let_go(self) -> None:
+        """Unlocks."""
+        if self.held:
+            self.held.close()
+            self.held = None
+
+
+@dataclass
+class Bench:
+    """One model on this machine.
+
+    Attributes:
+        subject: the model.
+        measured: its measurement.
+        model: what that says.
+        turns: the lock.
+        record: what is done so far, by a key of each step; written after each.
+        output: where; None to keep nothing.
+        console: where progress is told.
+    """
+
+    subject: Subject
+    measured: Measured
+    model: Model
+    turns: Turns
+    output: Path | None
+    console: Console
+    record: dict[str, Any] = field(default_factory=dict)
+
+    def done(self, part: str, key: str) -> Any:
+        """The result of a step that was taken before, else None."""
+        return self.record.get(part, {}).get(key)
+
+    def keep(self, part: str, key: str, result: Any) -> Any:
+        """Writes a step's result down."""
+        self.record.setdefault(part, {})[key] = result
+        self.write()
+        return result
+
+    def write(self) -> None:
+        """Puts the record into its file."""
+        if self.output:
+            self.output.parent.mkdir(parents=True, exist_ok=True)
+            runfile.put(self.output, self.record, indent=1)
+
+    def say(self, words: str) -> None:
+        """A line of progress."""
+        self.console.print(f"{time.strftime('%H:%M:%S')} {words}", highlight=False, soft_wrap=True)
+
+    @contextlib.contextmanager
+    def serve(self, candidates: list[Candidate]) -> Iterator[Candidates]:
+        """A server with these settings, started and warm; it stays up while the lock is let go."""
+        with contextlib.ExitStack() as stack:
+            with self.turns.turn():
+                server = Candidates(self.subject.archive, self.subject.recipe.version, candidates, self.subject.base, 1, QUEUE_LIMIT)
+                stack.enter_context(server)
+                server.warm_up(JVM_WARM_UP_S)
+                for candidate in candidates:
+                    closed_loop(server.target(candidate, self.subject.bodies), in_flight(candidate), WARM_UP_S)
+            yield server
+
+
+def in_flight(candidate: Candidate) -> int:
+    """Requests that keep every worker's next batch full, as far as the queue has room."""
+    return min(2 * candidate.batch_size * candidate.workers, QUEUE_LIMIT)
+
+
+def saturated_per_s(server: Candidates, candidate: Candidate, bodies: list[bytes], seconds: float) -> float:
+    """Requests answered a second with every worker's next batch waiting; the first fill is left out."""
+    clients = in_flight(candidate)
+    replies = saturate(server.address, server.path(server.candidates.index(candidate)), bodies, clients, seconds, least=3 * clients)
+    ends = sorted(reply.done_s for reply in replies)
+    return (len(ends) - 2 * clients) / (ends[-clients - 1] - ends[clients - 1])
+
+
+@dataclass(frozen=True)
+class Told:
+    """One run of load: latencies of answered requests in ms, the share over a limit, the generator's faults."""
+
+    rate_per_s: float
+    requests: int
+    mean_ms: float
+    p50_ms: float
+    p99_ms: float
+    mean_batch_size: float | None
+    over: float
+    invalid: list[str]
+
+
+def told(run: LoadRun, rate_per_s: float, limit_ms: float) -> Told:
+    """A run without its lead-in -> figures; what was not answered well is over the limit."""
+    good = np.array([record.latency_ms for record in run.records if record.ok])
+    sizes = [1 / record.batch_size for record in run.records if record.ok and record.batch_size]
+    mean, p50, p99 = (float(good.mean()), *map(float, np.percentile(good, (50, 99)))) if len(good) else (float("inf"),) * 3
+    over = 1 - float((good <= limit_ms).sum()) / len(run.records)
+    return Told(rate_per_s, len(run.records), mean, p50, p99, len(sizes) / sum(sizes) if sizes else None, over, summarise(run).invalid)
+
+
+def load(server: Candidates, candidate: Candidate, bodies: list[bytes], rate_per_s: float, count: int, seed: int, limit_ms: float) -> Told:
+    """Poisson load on one setting."""
+    times, begin_s = verify.arrivals(rate_per_s, count, (seed,))
+    run = open_loop(server.target(candidate, bodies), times)
+    return told(verify.counted(run, begin_s, rate_per_s), rate_per_s, limit_ms)
+
+
+def setting_of(candidate: Candidate) -> Setting:
+    """The same for the simulation."""
+    return Setting(candidate.batch_size, candidate.max_batch_delay_ms, candidate.workers, 1, QUEUE_LIMIT)
+
+
+def candidate_of(setting: Setting, name: str) -> Candidate:
+    """The same for a server."""
+    return Candidate(name, setting.batch_size, max(1, int(setting.max_batch_delay_ms)), setting.workers)
+
+
+def words(candidate: Candidate) -> str:
+    """A setting in short."""
+    return f"b={candidate.batch_size} D={candidate.max_batch_delay_ms} N={candidate.workers}"
+
+
+def sleeping_model() -> tuple[Path, Path]:
+    """Folders of models and of archives with `sleep`, whose every batch takes 20 + 2 B ms."""
+    models, store = HOME / "models", HOME / "model_store"
+    for folder in (models / "sleep" / "samples", store):
+        folder.mkdir(parents=True, exist_ok=True)
+    (models / "sleep" / "handler.py").write_text(SLEEPS)
+    (models / "sleep" / "model-config.yaml").write_text("")
+    (models / "sleep" / "samples" / "one.json").write_text("[1]")
+    command = [str(Path(sys.executable).parent / "torch-model-archiver"), "--model-name", "sleep", "--version", "1.0", "--force"]
+    command += ["--handler", str(models / "sleep" / "handler.py"), "--export-path", str(store)]
+    subprocess.run(command, check=True, capture_output=True, env={**os.environ, "TMPDIR": str(HOME)})
+    return models, store
+
+
+def begin(name: str, run: Path | None, quick: bool, turns: Turns, output: Path | None, console: Console) -> Bench:
+    """The model with its measurement: the one given, the one of an earlier begin of this record, or a new one."""
+    HOME.mkdir(parents=True, exist_ok=True)
+    models, store = sleeping_model() if name == "sleep" else (ROOT / "models", ROOT / "model_store")
+    subject = measure.subject(name, models, store, read_configuration(ROOT / "config.properties"))
+    record = json.loads(output.read_text()) if output and output.exists() else {}
+    path = run or HOME / f"run-{name}.json"
+    begun_s = time.monotonic()
+    if not run and not (record and path.exists() and read_measured(path).complete):
+        with turns.turn():
+            console.print(f"{time.strftime('%H:%M:%S')} measuring {name}", highlight=False)
+            measure.measure(subject, measure.begin(subject, path, overwrite=True, quick=quick, batch_sizes=SIZES if quick else None), path)
+        record = {**record, "measure_s": time.monotonic() - begun_s}
+    measured = read_measured(path)
+    record = {"model": name, "machine": asdict(runfile.machine()), "versions": runfile.versions(), "run": path.name, **record}
+    made = Bench(subject, measured, model_of(measured, subject.archive), turns, output, console, record)
+    made.write()
+    return made

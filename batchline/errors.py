@@ -8,7 +8,9 @@ BatchlineError                 one clear sentence; the command line prints it an
 │   └── PortInUse              names the port
 ├── RequestFailed              the server answered a request with 4xx or 5xx
 ├── LoadError                  load that cannot be offered as asked, or that outran the server
-└── MeasureError               a measurement that cannot be made, read or concluded from
+├── MeasureError               a measurement that cannot be made, read or concluded from
+│   └── PlanError              a target or limits that no plan can be made for
+└── SimulateError              a queue that cannot be simulated
 
 A bug in batchline itself is none of these and keeps its traceback.
 """

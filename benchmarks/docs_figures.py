@@ -24,7 +24,8 @@ HERO = "minilm"
 HEAD = """# The walkthrough, measured
 
 What a batch costs and where a request's time goes, on the three models of this repository and the machine they were measured on.
-`make docs-figures` draws this page from [results/](../results); every number in it comes from there. `batchline report` makes the same page of your models.
+`make docs-figures` draws this page from [results/](../results); every number in it comes from there. `batchline report` makes the same
+page of your models.
 """
 
 

@@ -105,8 +105,8 @@ def _promise(evidence: Evidence) -> str:
         return ""
     low, high = plan.predicted.intervals.get("p99_ms", (plan.predicted.p99_ms, plan.predicted.p99_ms))
     return (
-        f"p99 {plan.predicted.p99_ms:.1f} ms ({low:.1f} to {high:.1f}) at {plan.predicted.rate_per_s:.4g} requests/s, where {plan.p99_ms:g} ms "
-        f"are asked for; up to {plan.max_rate_per_s:.4g} requests/s within the target"
+        f"p99 {plan.predicted.p99_ms:.1f} ms ({low:.1f} to {high:.1f}) at {plan.predicted.rate_per_s:.4g} requests/s, where "
+        f"{plan.p99_ms:g} ms are asked for; up to {plan.max_rate_per_s:.4g} requests/s within the target"
     )
 
 

@@ -28,6 +28,6 @@ def like_baseline(figure: Figure) -> None:
 
 
 def _coarse(picture: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
-    grey = picture[:, :, :3].mean(axis=2)
-    height, width = (size // 8 * 8 for size in grey.shape)
-    return grey[:height, :width].reshape(height // 8, 8, width // 8, 8).mean(axis=(1, 3))
+    """In colour, so that one thing drawn in another's colour is seen."""
+    height, width = (size // 8 * 8 for size in picture.shape[:2])
+    return picture[:height, :width, :3].reshape(height // 8, 8, width // 8, 8, 3).mean(axis=(1, 3))

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import io
-import os
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
 import numpy as np
 import pytest
-from matplotlib.image import imread
 
 from batchline.load import RequestRecord
 from batchline.measured import BatchTime, Measured
@@ -26,9 +22,8 @@ from batchline.runfile import Machine
 from batchline.staged import Staged
 from batchline.stages import Journey, Part
 from tests.known_run import known_run
+from tests.unit.baselines import like_baseline
 
-BASELINE = Path(__file__).parent / "baseline"
-BASELINE_DPI = 54  # 405 pixels wide
 C_MS, M_MS = 8.0, 2.0
 ONE = (batching.prediction, batching.serial, batching.batch, batching.both, batching.speedup, batching.dials, batching.summary, queue)
 DAY_S = 1796217470.0
@@ -382,26 +377,10 @@ def test_points_of_a_pointer_are_in_the_panel_they_name(known: Evidence) -> None
 # ---- as it looked when somebody last looked
 
 
-def blocks(image: bytes) -> Any:
-    """Means of 9 by 9 pixels: what is seen from a step back; a letter that is drawn half a pixel further left is the same."""
-    pixels = imread(io.BytesIO(image))[..., :3]
-    height, width = (size // 9 * 9 for size in pixels.shape[:2])
-    return pixels[:height, :width].reshape(height // 9, 9, width // 9, 9, 3).mean(axis=(1, 3))
-
-
 def regimes(known: Evidence) -> Figure | Missing:
     return batching.regimes([known, evidence(known_run(1.0, 4.0, "heavy"), model="heavy")])
 
 
 @pytest.mark.parametrize("make", (*ONE, regimes), ids=lambda make: make.__name__)
 def test_it_looks_as_it_did(make: Callable[[Evidence], Figure | Missing], known: Evidence) -> None:
-    """BATCHLINE_BASELINE=1 draws them anew, after somebody has looked at them."""
-    found = figure(make(known))
-    path, now = BASELINE / f"{found.key}.png", png(found, LIGHT, BASELINE_DPI)
-    if os.environ.get("BATCHLINE_BASELINE"):
-        BASELINE.mkdir(exist_ok=True)
-        path.write_bytes(now)
-    before, after = blocks(path.read_bytes()), blocks(now)
-    assert before.shape == after.shape
-    off = np.abs(before - after)
-    assert off.max() < 0.25 and off.mean() < 0.01
+    like_baseline(figure(make(known)))

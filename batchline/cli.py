@@ -377,7 +377,7 @@ def verify(
     server: Annotated[str, typer.Option(help="torchserve, as --config says, or triton at --url.")] = "torchserve",
     url: Annotated[str, typer.Option(help="Of a Triton.")] = "http://127.0.0.1:8000",
     seed: Annotated[int, typer.Option(min=0, help="Of the arrivals.")] = 1,
-    output: Annotated[Path | None, typer.Option("-o", "--output", help="Every counted request, as JSON.")] = None,
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="The verdict and every counted request, as JSON.")] = None,
     config: Config = CONFIG,
     models: Models = MODELS,
 ) -> None:
@@ -397,7 +397,7 @@ def verify(
     with showverify.show_progress(Console(stderr=True)) as progress:
         found, sent = verifying.verify(subject, demand, promise, progress)
     if output:
-        runfile.write(output, model, sent)
+        runfile.put(output, {"format": verifying.FORMAT, **verifying.as_json(found), **runfile.content(model, sent)})
     if as_json:
         typer.echo(json.dumps(verifying.as_json(found), allow_nan=False, indent=1))
     else:

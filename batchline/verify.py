@@ -24,6 +24,7 @@ from batchline.status import Settings
 from batchline.stopping import LEAST_DEPENDENCE, Judgement, dependence, judge, needed, quantile_interval
 from batchline.summary import summarise
 
+FORMAT = "batchline-verify/1"
 FIRST = 306  # requests: a limit that is far off is known to be broken after so many
 MOST = 12_000
 PATIENCE = 918

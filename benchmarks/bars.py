@@ -15,6 +15,7 @@ from showcompare import by_round, label
 
 Result = dict[str, Any]
 IN_ONNX = tuple(f"{name}:onnx" for name in PEERS)
+LOUD = 0.25  # of a core for other work
 STOCK = ("torchserve-defaults", "torchserve-tuned")
 
 
@@ -78,16 +79,19 @@ def row(*cells: str) -> None:
 
 def throughput(bar: Bar, run: Result) -> tuple[str, ...]:
     """Ratios within a round, against the best by median."""
-    ours = by_round(found(run, bar.ours), bar.clients)
+    ours = quiet(found(run, bar.ours), bar.clients)
     theirs = max((server for server in servers(run, bar.servers)), key=lambda one: rate(one, bar.clients), default=None)
-    if theirs is None or not ours:
+    if theirs is None:
         return bar.against, str(bar.clients), "not run", word(bar.least), "-"
-    other = by_round(theirs, bar.clients)
+    other = quiet(theirs, bar.clients)
     ratios = [ours[number] / other[number] for number in sorted(ours.keys() & other.keys())]
-    middle = statistics.median(ratios)
+    if not ratios:
+        return bar.against, str(bar.clients), "no round without a disturbance", word(bar.least), "-"
+    middle, rounds = statistics.median(ratios), run["plan"]["rounds"]
+    of = "" if len(ratios) == rounds else f", {len(ratios)} of {rounds} rounds"
     reached = "-" if bar.least is None else "yes" if middle >= bar.least else f"no, {1 - middle / bar.least:.0%} short"
     named = f"{bar.against} ({label(theirs)})" if len(bar.servers) > 1 else bar.against
-    return named, str(bar.clients), f"{middle:.2f} ({min(ratios):.2f} .. {max(ratios):.2f})", word(bar.least), reached
+    return named, str(bar.clients), f"{middle:.2f} ({min(ratios):.2f} .. {max(ratios):.2f}{of})", word(bar.least), reached
 
 
 def tail(run: Result) -> tuple[str, ...]:
@@ -99,6 +103,8 @@ def tail(run: Result) -> tuple[str, ...]:
         return what, "open", "no peer bears it", "1", "-"
     theirs = min(rivals, key=lambda one: statistics.median(tails(one).values()))
     ratios = [tails(theirs)[number] / mine[number] for number in sorted(mine.keys() & tails(theirs).keys())]
+    if not ratios:
+        return what, "open", "no round without a disturbance", "1", "-"
     middle = statistics.median(ratios)
     cells = f"{middle:.2f} ({min(ratios):.2f} .. {max(ratios):.2f}) times as long"
     return f"{what} ({label(theirs)})", "open", cells, "1", "yes" if middle > 1 else "no"
@@ -112,6 +118,16 @@ def memory(run: Result) -> tuple[str, ...]:
     if not mine or not theirs:
         return what, "-", "not measured", "lower", "-"
     return what, "-", f"{mine / theirs:.2f} ({mine:.0f} MiB, {theirs:.0f} MiB)", "lower", "yes" if mine < theirs else "no"
+
+
+def quiet(server: Result, clients: int) -> dict[int, float]:
+    """Round -> requests a second, less those loads while which other work had a quarter of a core or more; older runs do not know."""
+    loud = {
+        told["round"]
+        for told in server["rounds"]
+        if told.get("other_cores", 0.0) >= LOUD and (told["loop"] == "bare" or (told["loop"] == "closed" and told["clients"] == clients))
+    }
+    return {number: per_s for number, per_s in by_round(server, clients).items() if number not in loud}
 
 
 def servers(run: Result, names: Iterable[str]) -> list[Result]:
@@ -133,8 +149,9 @@ def rate(server: Result, clients: int) -> float:
 
 
 def tails(server: Result) -> dict[int, float]:
-    """Round -> p99 in ms at the load that is the same for all."""
-    return {told["round"]: told["p99_ms"] for told in server["rounds"] if told["loop"] == "equal" and told["p99_ms"]}
+    """Round -> p99 in ms at the load that is the same for all, less the disturbed ones."""
+    loads = [told for told in server["rounds"] if told["loop"] == "equal" and told.get("other_cores", 0.0) < LOUD]
+    return {told["round"]: told["p99_ms"] for told in loads if told["p99_ms"]}
 
 
 def word(least: float | None) -> str:

@@ -167,7 +167,12 @@ def script(
         sent, headers = bodies(job.model, job.bodies)
         target = Target(f"http://127.0.0.1:{port}{url.format(model=job.model)}", sent, headers)
         running = Running(target, read, [process], end, job)
-        wait_answering(running, log)
+        try:
+            wait_answering(running, log)
+        except BaseException:
+            if process.is_running():  # interrupted; a server that failed was ended already
+                end()
+            raise
         return running
 
     return start

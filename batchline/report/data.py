@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
@@ -266,9 +266,16 @@ def read(path: Path) -> list[Source]:
         plans = models.values() if isinstance(models, dict) else [content]
         return [Source(str(path), _checked(path, PLANNED, plan, "plan"), when) for plan in plans]
     if said == VERIFY or (said is None and "limit_ms" in content):
-        return [Source(str(path), _checked(path, KEPT, content, "verify"), when)]
+        kept = [Source(str(path), _checked(path, KEPT, content, "verify"), when)]
+        return kept + ([Source(str(path), _counted(path, content), when)] if "records" in content else [])
     known = "a file of `batchline measure`, `load -o`, `sweep`, `stages --json`, `plan --json` or `verify --json`"
     raise MeasureError(f"{path}: its format is {said!r}, and a report is made of {known}.")
+
+
+def _counted(path: Path, content: dict[str, Any]) -> Loaded:
+    """The requests that a verification counted, as a run of load; its settings stand with the verdict."""
+    own = {each.name for each in fields(Loaded)} - {"settings"}
+    return _checked(path, LOADED, {key: value for key, value in content.items() if key in own}, "verify")
 
 
 def read_loaded(path: Path) -> Loaded:

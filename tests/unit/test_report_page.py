@@ -10,9 +10,12 @@ from typing import Any
 import pytest
 
 from batchline.errors import MeasureError
+from batchline.load import LoadRun, RequestRecord
 from batchline.report import page
 from batchline.report.data import Evidence, gather
 from batchline.report.steps import cautions, decide
+from batchline.runfile import content, put
+from batchline.verify import FORMAT
 from tests.harness import ROOT
 
 RUNS = sorted((ROOT / "results").glob("measure-*.json"))
@@ -108,3 +111,17 @@ def test_no_file_and_no_folder(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(MeasureError, match="cannot write to"):
         page.write([Evidence("m")], tmp_path / "file")
+
+
+def test_a_verification_is_a_verdict_and_its_requests(tmp_path: Path) -> None:
+    """`verify -o` in one file: the promise's figure has its distribution."""
+    seen = {"latency_ms": {"mean": 4.0, "p50": 4.0, "p90": 5.0, "p95": 6.0, "p99": 9.0}, "p99_interval_ms": [8.0, 11.0]}
+    seen |= {"throughput_per_s": 50.0, "mean_batch_size": 1.0, "queue_wait_ms": 0.1, "statuses": {"200": 2}}
+    verdict = {"model": "m", "limit_ms": 20.0, "rate_per_s": 50.0, "outcome": "kept", "kept": True, "requests": 2, "over": 0, "seen": seen}
+    records = [RequestRecord(0.0, 0.0, 0.003, 0.004, 200), RequestRecord(0.02, 0.02, 0.025, 0.026, 200)]
+    run = LoadRun(records, 0.03, 0.04, 50.0, 1, 0.1)
+    path = tmp_path / "verify.json"
+    put(path, {"format": FORMAT, **verdict, **content("m", run)})
+    (evidence,) = gather([path])
+    assert evidence.kept and evidence.kept.outcome == "kept"
+    assert [len(loaded.records) for loaded in evidence.loads] == [2]

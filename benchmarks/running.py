@@ -169,9 +169,8 @@ def script(
         running = Running(target, read, [process], end, job)
         try:
             wait_answering(running, log)
-        except BaseException:
-            if process.is_running():  # interrupted; a server that failed was ended already
-                end()
+        except BaseException:  # Ctrl-C and SIGTERM too: nobody else knows of it yet
+            end()
             raise
         return running
 

@@ -142,7 +142,9 @@ def test_several_workers_under_load_may_wait() -> None:
 
 
 def test_a_compute_bound_model_gets_batch_size_1_and_is_told_why() -> None:
-    plan = choose(model_of(read_measured(RUNS["efficientnet_lite0"])), Target(150, 60))
+    known, target = model_of(read_measured(RUNS["efficientnet_lite0"])), Target(250, 120)
+    assert choose(replace(known, regime="balanced"), target).setting.batch_size > 1  # near capacity a small batch would have a lower p99
+    plan = choose(known, target)
     assert plan.setting.batch_size == 1
     assert plan.feasible
     assert "compute-bound" in plan.reason

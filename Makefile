@@ -8,7 +8,7 @@ RUNS ?= $(wildcard run-*.json stages-*.json load-*.json plan-*.json verify-*.jso
 
 BATCHLINE = $(VENV)/bin/batchline
 STAMP = $(VENV)/.batchline-setup
-UNIT_TESTS = $(VENV)/bin/pytest tests/unit --numprocesses 2 --dist loadfile  # the others have the machine for themselves
+TOGETHER = --numprocesses 2 --dist loadfile  # what needs no server; what does has the machine for itself
 TRITON = build/bench/venv-triton/bin/python
 NAMES := $(patsubst models/%/handler.py,%,$(wildcard models/*/handler.py))
 ARCHIVES := $(NAMES:%=$(STORE)/%.mar)
@@ -60,11 +60,11 @@ check: $(ARCHIVES) $(STAMP)  ## Format, lint, types, undeclared imports, configu
 	$(BATCHLINE) check-config deploy/config.properties --model-store $(STORE)
 
 test: $(ARCHIVES) $(STAMP) $(TRITON)  ## Everything, a real TorchServe and a real Triton included
-	$(UNIT_TESTS)
-	$(VENV)/bin/pytest tests/archive tests/server
+	$(VENV)/bin/pytest tests/unit tests/archive $(TOGETHER)
+	$(VENV)/bin/pytest tests/server
 
 test-unit: $(STAMP)  ## The tests that need no server
-	$(UNIT_TESTS)
+	$(VENV)/bin/pytest tests/unit $(TOGETHER)
 
 bench-stock: $(ARCHIVES) $(STAMP)  ## The same weights through TorchServe's own handler and ours, in one run
 	$(VENV)/bin/python benchmarks/stock.py

@@ -16,6 +16,7 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from batchline.errors import MeasureError
 from batchline.runfile import Machine, machine, put, versions
+from batchline.typed import first_fault
 
 FORMAT = "batchline-measure/1"
 Place = Literal["server", "handler"]
@@ -181,9 +182,7 @@ def read_measured(path: Path) -> Measured:
     try:
         return MEASURED.validate_json(json.dumps(content))
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "its top"
-        raise MeasureError(f"{path} is no whole run.json: {where}: {first['msg']}; measure again.") from None
+        raise MeasureError(f"{path} is no whole run.json: {first_fault(error)}; measure again.") from None
 
 
 def _content(path: Path) -> dict[str, Any]:

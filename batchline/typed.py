@@ -51,6 +51,10 @@ def read_typed(
     try:
         return adapter.validate_json(json.dumps(reshape({key: value for key, value in content.items() if key not in OWN})))
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "its top"
-        raise MeasureError(f"{path} is no whole {wanted}: {where}: {first['msg']}; `{command}` writes one.") from None
+        raise MeasureError(f"{path} is no whole {wanted}: {first_fault(error)}; `{command}` writes one.") from None
+
+
+def first_fault(error: ValidationError) -> str:
+    """Where a file first is not what it should be, and what is wrong there."""
+    first = error.errors()[0]
+    return f"{'.'.join(map(str, first['loc'])) or 'its top'}: {first['msg']}"

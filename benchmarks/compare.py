@@ -32,6 +32,7 @@ from contestants import CONTESTANTS
 from plan import Entry, Plan
 from rich.console import Console
 from running import Job, NotRun, Others, Running, set_group_niceness
+from turns import Turns
 
 from batchline import runfile
 from batchline.errors import BatchlineError
@@ -39,6 +40,7 @@ from batchline.errors import BatchlineError
 TUNE_S = 1.2
 WARM_S = 0.5
 SETTLE_S, IDLE_S = 0.7, 1.0
+HOLD_S = 150.0  # of the lock, at least
 LEAST_FREE = 6 << 30  # bytes; with less than that a server is ended between its turns, whatever it does meanwhile
 IDLE_SHARE = 0.03  # of a core; a server that uses more while nobody asks is ended between its turns
 OWN_LOAD = 0.7
@@ -108,7 +110,7 @@ def tune(entry: Entry, plan: Plan, reference: list[Any]) -> None:
     if entry.tuning:
         entry.problem = ""
     if entry.running:
-        with plan.turn():
+        with plan.turns.turn():
             keep_or_end(entry)
 
 
@@ -127,7 +129,7 @@ def attempt(entry: Entry, plan: Plan, job: Job, reference: list[Any]) -> None:
     told_of = {"processes": job.processes, "batch_size": job.batch_size, "delay_ms": job.delay_ms}
     best = max((told["per_s"] for told in entry.tuning), default=0.0)
     try:
-        with plan.turn():
+        with plan.turns.turn():
             if entry.bare:
                 running, told = None, contestants.bare_per_s(job, TUNE_S)
             else:
@@ -204,7 +206,7 @@ def measure(entries: list[Entry], plan: Plan, reference: list[Any], console: Con
             if entry.problem or (number and entry.name.startswith("naive")):  # slow, and what they are is clear after one
                 continue
             try:
-                with plan.turn():
+                with plan.turns.turn():
                     take_turn(entry, plan, number, equal_per_s, reference)
             except (NotRun, BatchlineError, requests.RequestException) as error:
                 entry.problem = f"in round {number + 1}: {error}"
@@ -216,7 +218,7 @@ def measure(entries: list[Entry], plan: Plan, reference: list[Any], console: Con
 
 def reference_answers(job: Job, plan: Plan) -> list[Any]:
     """What batchline answers, as its archive was built."""
-    with plan.turn():
+    with plan.turns.turn():
         running = CONTESTANTS["ours"].start(job)
         try:
             return answers(running)
@@ -328,8 +330,9 @@ def main() -> None:
     """Measures and prints; writes results.json."""
     said, console = parse(), Console(width=160)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))  # as Ctrl-C does: with no server left
+    turns = Turns(said.lock, HOLD_S)
     plan = Plan(
-        said.model, numbers(said.clients), said.seconds, said.rounds, numbers(said.processes), batches_of(said), said.niceness, said.lock
+        said.model, numbers(said.clients), said.seconds, said.rounds, numbers(said.processes), batches_of(said), said.niceness, turns
     )
     set_group_niceness([os.getpid()], said.niceness)
     prepare.freeze(said.model)
@@ -344,7 +347,7 @@ def main() -> None:
     finally:
         for entry in entries:
             entry.end()
-        plan.let_go()
+        plan.turns.let_go()
     showcompare.show(record.keep(equal_per_s), console)
 
 

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
-import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from contestants import Contestant
 from running import Job, Running
-
-HOLD_S = 150.0  # of the lock, at least; a turn is not broken off
-YIELD_S = 0.3
+from turns import Turns
 
 
 @dataclass
@@ -69,9 +62,7 @@ class Plan:
         processes: counts to try with every server; empty for each server's own.
         batches: batch sizes and delays in ms to try; the first while process counts are tried.
         niceness: of the sessions of the servers and of the load, where Linux shares the cores among sessions.
-        lock: a file that is locked while something is measured, so that other measurements on the machine go between; None for none.
-        held: that file, while it is locked.
-        held_since_s: when it was.
+        turns: between other measurements on the machine.
     """
 
     model: str
@@ -81,24 +72,4 @@ class Plan:
     processes: list[int]
     batches: list[tuple[int, float]]
     niceness: int = 0
-    lock: Path | None = None
-    held: TextIO | None = None
-    held_since_s: float = 0.0
-
-    @contextlib.contextmanager
-    def turn(self) -> Iterator[None]:
-        """One server's turn. The lock is let go between turns, once it has been held for a while."""
-        if self.lock and self.held is None:
-            self.held = self.lock.open("a")
-            fcntl.flock(self.held, fcntl.LOCK_EX)
-            self.held_since_s = time.monotonic()
-        yield
-        if self.held and time.monotonic() - self.held_since_s > HOLD_S:
-            self.let_go()
-            time.sleep(YIELD_S)
-
-    def let_go(self) -> None:
-        """Unlocks."""
-        if self.held:
-            self.held.close()
-            self.held = None
+    turns: Turns = field(default_factory=Turns)

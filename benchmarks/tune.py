@@ -20,7 +20,8 @@ import tune_brute
 import tune_defaults
 import tune_predict
 from rich.console import Console
-from tuning import MODELS, Turns, begin
+from tuning import MODELS, begin
+from turns import Turns
 
 PARTS = ("predict", "brute", "defaults")
 

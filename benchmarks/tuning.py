@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import subprocess
@@ -12,10 +11,11 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import numpy as np
 from rich.console import Console
+from turns import Turns
 
 from batchline import measure, runfile, verify
 from batchline.candidates import Candidates
@@ -33,7 +33,6 @@ ROOT = Path(__file__).resolve().parents[1]
 HOME = ROOT / "build" / "bench" / "tune"
 MODELS = ("sleep", "digits", "efficientnet_lite0", "minilm")
 LIMITS_MS = {"sleep": 150.0, "digits": 25.0, "efficientnet_lite0": 150.0, "minilm": 60.0}
-HOLD_S, YIELD_S = 60.0, 0.5  # of the lock; a turn is not broken off
 WARM_UP_S, JVM_WARM_UP_S = 1.5, 3.0
 QUEUE_LIMIT = 100
 SIZES = (1, 4, 16, 32)  # that a quick measurement takes here
@@ -53,33 +52,6 @@ class Handler:
             context.set_response_header(index, "Server-Timing", f'batch;desc="{len(data)}"')
         return ["done" for _ in data]
 """
-
-
-@dataclass
-class Turns:
-    """A file that is locked while something is measured, so that other measurements on the machine go between; None for none."""
-
-    lock: Path | None = None
-    held: TextIO | None = None
-    since_s: float = 0.0
-
-    @contextlib.contextmanager
-    def turn(self) -> Iterator[None]:
-        """One measurement. The lock is let go after it, once it has been held for a while."""
-        if self.lock and self.held is None:
-            self.held = self.lock.open("a")
-            fcntl.flock(self.held, fcntl.LOCK_EX)
-            self.since_s = time.monotonic()
-        yield
-        if self.held and time.monotonic() - self.since_s > HOLD_S:
-            self.let_go()
-            time.sleep(YIELD_S)
-
-    def let_go(self) -> None:
-        """Unlocks."""
-        if self.held:
-            self.held.close()
-            self.held = None
 
 
 @dataclass

@@ -27,7 +27,7 @@ from batchline.staged import Staged, read_staged
 from batchline.swept import FORMAT as SWEEP
 from batchline.swept import Sweep, read_sweep
 from batchline.targets import Predicted
-from batchline.typed import read_typed
+from batchline.typed import first_fault, read_typed
 from batchline.verify import Seen
 
 Content = TypeVar("Content")
@@ -305,9 +305,7 @@ def _checked(path: Path, adapter: TypeAdapter[Content], content: Any, verb: str)
     try:
         return adapter.validate_python(content)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "its top"
-        raise MeasureError(f"{path} is nothing that `batchline {verb} --json` prints: {where}: {first['msg']}; print it again.") from None
+        raise MeasureError(f"{path} is nothing that `batchline {verb} --json` prints: {first_fault(error)}; print it again.") from None
 
 
 def _model(content: Any) -> str:

@@ -54,7 +54,7 @@ import select
 
 class Handler:
     def initialize(self, context):
-        for _ in range(12):
+        for _ in range(30):
             child = os.fork()
             if child == 0:
                 select.select([], [], [], 0.1)

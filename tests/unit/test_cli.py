@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -42,3 +44,23 @@ def test_predict_without_a_configuration(tmp_path: Path, monkeypatch: pytest.Mon
     Path("a.json").write_text("[]")
     assert run(monkeypatch, "predict", "digits", "a.json") == 1
     assert capsys.readouterr().err.startswith("batchline: ")
+
+
+def test_sigterm_lets_a_command_tidy_up() -> None:
+    """As Ctrl-C does: a measurement that is ended from outside stops the TorchServe that it started."""
+    code = """
+import os, signal
+from batchline import cli
+
+def command():
+    try:
+        os.kill(os.getpid(), signal.SIGTERM)
+        signal.pause()
+    finally:
+        print("tidied up", flush=True)
+
+cli.app = command
+cli.main()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (143, "tidied up\n"), done.stderr

@@ -88,3 +88,9 @@ def test_pages_that_are_named_exist() -> None:
 def test_the_shape_of_an_output_can_differ() -> None:
     assert looks_like("espresso 0.95 ████\n...\ntotal 9.1 ms", "espresso 0.951 ██\ncup\ntotal 12.0 ms")
     assert not looks_like("espresso 0.95", "lungo 0.95")
+
+
+def test_make_tune_says_all_that_it_was_given() -> None:
+    """The verb itself is tested on a server of its own; here, that the recipe hands everything on."""
+    printed = checkout.run("make --dry-run tune MODEL=digits P99_MS=25 RATE=400 CONFIG=other.properties", ROOT).stdout
+    assert "batchline tune digits --p99-ms 25 --rate-per-s 400 --config other.properties" in printed

@@ -7,7 +7,8 @@ BatchlineError                 one clear sentence; the command line prints it an
 │   ├── WorkerFailed           a worker died while loading; carries its own traceback
 │   └── PortInUse              names the port
 ├── RequestFailed              the server answered a request with 4xx or 5xx
-├── LoadError                  load that cannot be offered as asked, or that outran the server
+├── LoadError                  load that cannot be offered as asked
+│   └── Outrun                 more requests in flight than the generator holds
 ├── MeasureError               a measurement that cannot be made, read or concluded from
 │   └── PlanError              a target or limits that no plan can be made for
 └── SimulateError              a queue that cannot be simulated
@@ -58,6 +59,10 @@ class PortInUse(ServerError):
 
 class LoadError(BatchlineError):
     """Load that cannot be offered as asked, or that outran the server."""
+
+
+class Outrun(LoadError):
+    """More requests in flight than the generator holds: the server, or the generator itself, does not keep up."""
 
 
 class MeasureError(BatchlineError):

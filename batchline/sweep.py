@@ -20,7 +20,7 @@ import numpy as np
 
 from batchline.arrivals import draw
 from batchline.candidates import Candidates
-from batchline.errors import MeasureError
+from batchline.errors import MeasureError, Outrun
 from batchline.load import LoadRun, closed_loop, open_loop
 from batchline.measure import Subject
 from batchline.runfile import machine
@@ -191,7 +191,10 @@ def _turns(plan: SweepPlan) -> Iterator[Turn]:
 def _step(server: Candidates, turn: Turn, plan: SweepPlan, bodies: Sequence[bytes]) -> Step:
     seconds = plan.settle_s + plan.seconds(turn.rate_per_s)
     times = draw("poisson", turn.rate_per_s, seconds, seed=plan.seed + 1000 * turn.visit)
-    run = open_loop(server.target(turn.candidate, bodies), times)
+    try:
+        run = open_loop(server.target(turn.candidate, bodies), times)
+    except Outrun as reason:  # of this step alone: the others are not to be lost
+        return Step(turn.candidate.name, turn.rate_per_s, turn.visit, latency_ms=[], refused=0, failed=0, invalid=[str(reason)])
     return _as_step(turn, run, plan.settle_s)
 
 

@@ -23,8 +23,9 @@ import requests
 from batchline.arrivals import DRAWN, Times, replay
 from batchline.arrivals import draw as draw  # part of this module's face
 from batchline.client import ANYWHERE, Client, base_url
-from batchline.errors import LoadError, RequestFailed, ServerError
+from batchline.errors import LoadError, Outrun, RequestFailed, ServerError
 from batchline.properties import Configuration
+from batchline.punctual import punctual
 from batchline.recipe import read_recipe
 from batchline.transport import HttpTransport, Transport
 
@@ -156,9 +157,10 @@ def open_loop(target: Target, times: Times, progress: Progress | None = None, ca
         cap: most requests in flight; one more fails the run, for delaying it would hide the overload.
 
     Raises:
-        LoadError: the cap was reached.
+        Outrun: the cap was reached.
     """
-    return asyncio.run(_Generator(target, progress, cap).open_loop(times))
+    with punctual():
+        return asyncio.run(_Generator(target, progress, cap).open_loop(times))
 
 
 def closed_loop(target: Target, clients: int, duration_s: float, progress: Progress | None = None) -> LoadRun:
@@ -190,7 +192,7 @@ class _Generator:
             for turn, due_s in enumerate(times.tolist()):
                 await self._until(due_s)
                 if self.in_flight >= self.cap:
-                    raise LoadError(f"{self.cap} requests in flight after {due_s:.1f} s: the server does not keep up; lower the rate.")
+                    raise Outrun(f"{self.cap} requests in flight after {due_s:.1f} s: the server does not keep up; lower the rate.")
                 task = asyncio.ensure_future(self._request(turn, due_s))
                 tasks.add(task)
                 task.add_done_callback(tasks.discard)

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-from ts.torch_handler.base_handler import BaseHandler
 
 from . import answer, payload, runtime, wire
+from .base import BaseHandler
 from .classify import read_labels
 from .clock import StageClock, queue_seconds, with_queue
 from .errors import BadInput, BadRows, ModelLoadError, NotSupported, RequestError, ServerFault

@@ -21,6 +21,8 @@ from batchline.errors import MeasureError, RequestFailed, ServerError
 STAGE = "batchline_stage_duration_seconds"
 BATCH = "batchline_batch_size"
 BAD = "batchline_bad_input_total"
+HANDLED = "batchline_requests_total"
+BUSY = "batchline_busy_seconds_total"
 FAILED = "Requests5XX"
 ORDER = ("deserialize", "preprocess", "inference", "serialize")
 NOT_FOUND = 404
@@ -179,6 +181,8 @@ class _Totals:
     queue_ms: float = 0.0
     latency_ms: float = 0.0
     refused: float = 0.0
+    handled: float | None = None
+    busy_s: float = 0.0
     batches: Histogram | None = None
     stages: dict[str, Histogram] = field(default_factory=dict)
 
@@ -188,6 +192,8 @@ class _Totals:
             self.queue_ms - then.queue_ms,
             self.latency_ms - then.latency_ms,
             self.refused - then.refused,
+            None if self.handled is None else self.handled - (then.handled or 0.0),
+            self.busy_s - then.busy_s,
             self.batches and self.batches.since(then.batches),
             {name: seconds.since(then.stages.get(name)) for name, seconds in self.stages.items()},
         )
@@ -306,9 +312,8 @@ def _model(entries: list[dict[str, Any]], page: str | None, now: _Totals | None,
     ready = sum(worker["status"] == "READY" for worker in workers)
     done = now.since(then) if now else NOTHING
     counted = page is not None and _defined(page, REQUESTS)
-    handled = done.batches.total if done.batches else None
+    handled = done.handled
     answered = done.requests if handled is None else handled
-    worked_s = sum(stage.total for stage in done.stages.values())
     return ModelView(
         model=entries[0]["modelName"],
         versions=tuple(entry["modelVersion"] for entry in entries),
@@ -325,7 +330,7 @@ def _model(entries: list[dict[str, Any]], page: str | None, now: _Totals | None,
         capacity=sum(queue["pendingRequests"] + queue["remainingCapacity"] for queue in queues),
         workers=len(workers),
         ready=ready,
-        busy=worked_s / seconds / ready if done.batches and ready else None,
+        busy=done.busy_s / seconds / ready if handled is not None and ready else None,
         memory_bytes=tuple(worker["memoryUsage"] for worker in workers if worker.get("memoryUsage", 0) > 0),
         missing=_lacks(entries[0]["modelName"], page, now),
     )
@@ -363,6 +368,8 @@ def _totals(samples: Sequence[Sample], model: str) -> _Totals:
         queue_ms=_sum(counted, QUEUE) / 1e3,
         latency_ms=_sum(counted, LATENCY) / 1e3,
         refused=_sum(observed, BAD),
+        handled=_sum(observed, HANDLED) if any(sample.name == HANDLED for sample in observed) else None,
+        busy_s=_sum(observed, BUSY),
         batches=_histogram(observed, BATCH),
         stages={stage: histogram for stage, histogram in found.items() if histogram},
     )

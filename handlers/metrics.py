@@ -1,7 +1,9 @@
-"""What a worker tells TorchServe's metrics: stage durations, batch sizes, bad inputs by kind.
+"""What a worker tells TorchServe's metrics: stage durations, batch sizes, requests, bad inputs by kind.
 
-TorchServe parses one log line an observation. Its histograms have fixed buckets from 5 ms to 10 s, so values are in
-seconds, and its pattern for numbers knows no exponent with a plus sign.
+TorchServe parses one log line an observation, which for a quick model would cost more than the model. So at most some PER_S
+batches a second are told: the histograms hold every k-th batch then, while the counters lack nothing, only lag behind by
+what came since the last batch that was told. Histograms have fixed buckets from 5 ms to 10 s, so values are in seconds, and
+TorchServe's pattern for numbers knows no exponent with a plus sign.
 """
 
 from __future__ import annotations
@@ -18,12 +20,43 @@ logger = logging.getLogger("ts.metrics.caching_metric")  # TorchServe's own for 
 STAGE = "batchline_stage_duration_seconds"
 BATCH = "batchline_batch_size"
 BAD = "batchline_bad_input_total"
+REQUESTS = "batchline_requests_total"
+BUSY = "batchline_busy_seconds_total"
 # name -> (type, unit, dimensions); the same stands in metrics.yaml, which the front end reads
 DEFINED = {
     STAGE: ("histogram", "s", ["ModelName", "stage"]),
     BATCH: ("histogram", "count", ["ModelName"]),
     BAD: ("counter", "count", ["ModelName", "kind"]),
+    REQUESTS: ("counter", "count", ["ModelName"]),
+    BUSY: ("counter", "s", ["ModelName"]),
 }
+PER_S = 20.0  # batches told a second, about
+WINDOW_S = 1.0  # over which batches are counted to say which are told
+
+
+class Share:
+    """Which batches are told: all while they are few, every k-th while they are many.
+
+    k comes from the batches of a window before, never from the batch itself: the told ones are a fair sample, long or short.
+    """
+
+    def __init__(self) -> None:
+        self.every = self.left = 1
+        self.seen, self.begin_s = 0, time.monotonic()
+
+    def due(self) -> bool:
+        """Counts a batch, and says whether it is one that is told."""
+        now_s = time.monotonic()
+        if now_s - self.begin_s >= WINDOW_S:
+            self.every = max(1, round(self.seen / (now_s - self.begin_s) / PER_S))
+            self.left = min(self.left, self.every)
+            self.seen, self.begin_s = 0, now_s
+        self.seen += 1
+        self.left -= 1
+        if self.left > 0:
+            return False
+        self.left = self.every
+        return True
 
 
 class Metrics:
@@ -38,18 +71,31 @@ class Metrics:
         self.model_name = model_name
         self.series = {name: _series(cache, name) for name in DEFINED} if hasattr(cache, "get_metric") else {}
         self.ends: dict[tuple[str, ...], tuple[str, str]] = {}
+        self.share = Share()
+        self.counted: dict[tuple[str, ...], float] = {}
 
     def batch(self, seconds: Mapping[str, float], requests: int) -> None:
         """One batch: seconds by stage, and how many requests it held. One write to the log, a line an observation."""
-        if self.series:
+        if not self.series:
+            return
+        self._count(requests, REQUESTS)
+        self._count(sum(seconds.values()), BUSY)
+        if self.share.due():
             now_s = int(time.time())
             observed = [self._line(STAGE, f"{duration_s:f}", now_s, stage) for stage, duration_s in seconds.items()]
-            logger.info("\n".join([*observed, self._line(BATCH, requests, now_s)]))
+            counted = [
+                self._line(name, f"{value:.6f}".rstrip("0").rstrip("."), now_s, *labels) for (name, *labels), value in self.counted.items()
+            ]
+            self.counted.clear()
+            logger.info("\n".join([*observed, self._line(BATCH, requests, now_s), *counted]))
 
     def bad_input(self, kind: str) -> None:
-        """One request answered 4xx."""
+        """One request answered 4xx, of the batch that is told next."""
         if self.series:
-            logger.info(self._line(BAD, 1, int(time.time()), re.sub(r"\W", "_", kind)))  # a comma or colon would split the line
+            self._count(1, BAD, re.sub(r"\W", "_", kind))  # a comma or colon would split the line
+
+    def _count(self, value: float, *series: str) -> None:
+        self.counted[series] = self.counted.get(series, 0) + value
 
     def _line(self, name: str, value: object, now_s: int, *labels: str) -> str:
         """As TorchServe's emit_metrics has it."""

@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import base64
 import io
+import itertools
 import logging
 import math
 import re
 import sys
 import time
 import weakref
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ import psutil
 import pytest
 import torch
 from batchline.handlers import BadInput, BatchHandler
+from batchline.handlers.metrics import Share
 from PIL import Image
 
 from tests.harness import Reply, Worker, load, request, wire
@@ -486,15 +489,41 @@ def test_metrics_in_the_form_that_torchserve_reads(digits: Worker, caplog: pytes
         digits.send(request(ROW), BAD, request([1]))
     written = [record.getMessage() for record in caplog.records if record.name == "ts.metrics.caching_metric"]
     lines = "\n".join(written).split("\n")
-    assert len(lines) == len(written) + 4  # what is known of the whole batch goes out at once
+    assert sum("batchline_" in text for text in written) == 1  # what is known of the whole batch goes out at once
     ours = [match for match in map(METRIC.fullmatch, lines) if match and match[1].startswith("batchline_")]
-    assert len(ours) == sum("batchline_" in line for line in lines) == 4 + 1 + 2
+    assert len(ours) == sum("batchline_" in line for line in lines) == 4 + 1 + 2 + 2
     seen = {(match[1], match[4], match[5]) for match in ours}
     assert ("batchline_batch_size", "ModelName:digits", "HISTOGRAM") in seen
     assert ("batchline_bad_input_total", "ModelName:digits,kind:json", "COUNTER") in seen
     assert ("batchline_bad_input_total", "ModelName:digits,kind:shape", "COUNTER") in seen
     assert ("batchline_stage_duration_seconds", "ModelName:digits,stage:inference", "HISTOGRAM") in seen
-    assert next(match[3] for match in ours if match[1] == "batchline_batch_size") == "3"
+    told = {match[1]: match[3] for match in ours}
+    assert told["batchline_batch_size"] == told["batchline_requests_total"] == "3"
+    assert 0 < float(told["batchline_busy_seconds_total"]) < 60
+
+
+def test_many_batches_are_told_in_part_and_counted_in_full(digits: Worker, caplog: pytest.LogCaptureFixture) -> None:
+    share = digits.handler.metrics.share = Share()
+    share.begin_s -= 1.0  # as if a second had passed in which it saw
+    share.seen = 200
+    with caplog.at_level(logging.INFO, "ts.metrics.caching_metric"):
+        for _ in range(41):
+            digits.send(request(ROW), BAD)
+    written = [record.getMessage() for record in caplog.records if record.name == "ts.metrics.caching_metric"]
+    found = [[match for match in map(METRIC.fullmatch, text.split("\n")) if match] for text in written]
+    sums: Counter[str] = Counter()
+    for match in itertools.chain.from_iterable(found):
+        sums[match[1]] += float(match[3])  # type: ignore[assignment]
+    assert sums["batchline_batch_size"] == 2 * 5  # the first of every ten
+    assert sums["batchline_requests_total"] == 82
+    assert sums["batchline_bad_input_total"] == 41
+
+
+def test_few_batches_are_all_told() -> None:
+    share = Share()
+    share.begin_s -= 2.0
+    share.seen, share.every, share.left = 30, 9, 9
+    assert [share.due() for _ in range(5)] == [True] * 5
 
 
 def test_a_users_own_kind_does_not_split_the_log_line(make: Make, caplog: pytest.LogCaptureFixture) -> None:
@@ -504,7 +533,8 @@ def test_a_users_own_kind_does_not_split_the_log_line(make: Make, caplog: pytest
 
     with caplog.at_level(logging.INFO, "ts.metrics.caching_metric"):
         assert statuses(make(Handler).send(request([1, 2, 3]))) == [400]
-    lines = [match for match in map(METRIC.fullmatch, (record.getMessage() for record in caplog.records)) if match]
+    written = "\n".join(record.getMessage() for record in caplog.records).split("\n")
+    lines = [match for match in map(METRIC.fullmatch, written) if match]
     assert ("batchline_bad_input_total", "ModelName:sum,kind:a_b_c__d_e") in [(match[1], match[4]) for match in lines]
 
 

@@ -28,7 +28,13 @@ DEFINED = (
     "Requests2XX",
     "Requests5XX",
 )
-OURS = ("batchline_stage_duration_seconds", "batchline_batch_size", "batchline_bad_input_total")
+OURS = (
+    "batchline_stage_duration_seconds",
+    "batchline_batch_size",
+    "batchline_bad_input_total",
+    "batchline_requests_total",
+    "batchline_busy_seconds_total",
+)
 WIDTHS = [20, 40, 80, 200]
 
 
@@ -51,6 +57,8 @@ def page(batches: list[int], model: str = "m", failed: int = 0, ours: bool = Tru
         for stage in reversed(SECONDS):
             text += histogram(OURS[0], f'ModelName="{model}",stage="{stage}",Hostname="vm"', [SECONDS[stage]] * len(batches))
         text += f'{OURS[2]}{{ModelName="{model}",kind="json",Hostname="vm",}} 2.0\n'
+        text += f'{OURS[3]}{{ModelName="{model}",Hostname="vm",}} {requests}.0\n'
+        text += f'{OURS[4]}{{ModelName="{model}",Hostname="vm",}} {len(batches) * sum(SECONDS.values())}\n'
     return text
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import json
+import socket
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,11 +16,11 @@ from hypothesis import strategies as st
 
 from batchline.errors import MeasureError
 from batchline.journey import Settings
-from batchline.load import LoadRun, RequestRecord
+from batchline.load import LoadRun, RequestRecord, Target, open_loop
 from batchline.runfile import Machine
 from batchline.staged import Staged, read_staged, staged_json
 from batchline.stages import Journey, Part
-from batchline.sweep import Turn, _apart, _as_step, _loads, _turns, default, parse_candidates, parse_rates
+from batchline.sweep import Turn, _apart, _as_step, _loads, _step, _turns, default, parse_candidates, parse_rates
 from batchline.swept import FORMAT, Candidate, Step, Sweep, SweepPlan, largest_kept, points, read_sweep, write_sweep
 
 ONE, EIGHT = Candidate("default", 1, 100, 2), Candidate("tuned", 8, 1, 2)
@@ -179,3 +181,20 @@ def test_a_journey_that_is_none_is_refused(tmp_path: Path, change: dict[str, obj
 
 def test_the_formats_name_themselves() -> None:
     assert (FORMAT, staged_json(Staged(journey()))["format"]) == ("batchline-sweep/1", "batchline-stages/1")
+
+
+def test_a_step_that_outruns_the_generator_is_one_bad_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that takes connections and never answers: the sweep goes on, and the step says why it counts for nothing."""
+
+    class Silent:
+        def target(self, candidate: Candidate, bodies: list[bytes]) -> Target:
+            return Target(f"http://127.0.0.1:{listener.getsockname()[1]}/", bodies)
+
+    monkeypatch.setattr("batchline.sweep.open_loop", partial(open_loop, cap=20))
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(64)
+        found = _step(Silent(), Turn(EIGHT, 500.0, 0), PLAN, [b"x"])  # type: ignore[arg-type]
+    assert found.latency_ms == []
+    assert "requests in flight" in found.invalid[0]
+    assert points(swept(step("tuned", 10.0, [1.0]), found), "tuned")[-1].rate_per_s == 10.0

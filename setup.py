@@ -79,7 +79,7 @@ setup(
     description="TorchServe handlers and archives that know what a batch costs",
     license="Apache-2.0",
     python_requires=">=3.10,<3.13",  # as far as tried
-    packages=["batchline", "batchline.handlers", "batchline.report"],
+    packages=["batchline", "batchline.handlers", "batchline.report", "batchline.verbs"],
     package_dir={"batchline.handlers": "handlers"},
     package_data={"batchline": ["inference.proto", "log4j2.xml"], "batchline.report": ["*.html", "*.css", "*.js"]},
     cmdclass={"build_py": BuildWithStubs},
@@ -94,7 +94,7 @@ setup(
         "requests>=2.31",
         "rich>=13",
         "scipy>=1.11",
-        "typer>=0.12",
+        "typer>=0.15",
     ],
     extras_require={
         "serve": SERVE,

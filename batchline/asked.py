@@ -10,8 +10,8 @@ import psutil
 
 from batchline.measured import read_measured
 from batchline.properties import Configuration, read_configuration
+from batchline.queueing import SERVERS
 from batchline.service import MIB, Model, model_of
-from batchline.simulate import SERVERS
 from batchline.targets import QUEUE_LIMIT, Goal, Limits, PlanError, Target
 
 

@@ -81,3 +81,7 @@ class RequestFailed(BatchlineError):
         super().__init__(f"{status}: {message}")
         self.status = status
         self.message = message
+
+
+class SimulateError(BatchlineError):
+    """A queue that cannot be simulated."""

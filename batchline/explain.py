@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from batchline import search
+from batchline.queueing import Setting
 from batchline.search import Point, Trials
 from batchline.service import Model, halve
-from batchline.simulate import Setting
 from batchline.targets import Binding, Limits, Predicted, Target
 
 ROOM = 1.25  # a setting that carries so many times the rate is bound by nothing

@@ -61,6 +61,7 @@ NOW = np.dtype(
         ("rejected", "i8"),
         ("wait_ms", "f8"),
         ("gathering_ms", "f8"),
+        ("rested_ms", "f8"),
         ("overflowed", "b1"),
     ]
 )
@@ -73,6 +74,8 @@ class Rules(NamedTuple):
         batch_ms: T(1) .. T(b).
         pace: [workers + 1]: 1/slow(n) of n busy workers, [0] unused.
         noise, front_end_ms: samples; one value where nothing is drawn.
+        rested: [points, 3]: how long a worker has had nothing to do, what its next batch takes more, what the front end takes more for each
+            request of it; ascending from 0, on straight lines, flat beyond. One point where rest makes no difference.
         times_ms: all arrivals; empty where they are drawn.
         gap_ms: mean time between drawn arrivals.
         first, last: numbers of the requests that count, last not among them.
@@ -82,6 +85,7 @@ class Rules(NamedTuple):
     pace: Array
     noise: Array
     front_end_ms: Array
+    rested: Array
     times_ms: Array
     batch_size: int
     workers: int
@@ -102,10 +106,11 @@ class Space(NamedTuple):
         queue_ms, queue_id: [a power of two] a ring of waiting requests: arrival and number.
         jobs_ms, jobs_id: [workers, b] the same of those in a batch; sizes [workers] of the batches.
         ends_v, ends_of: [workers] when busy workers end on the clock v, and which they are; the next one last.
-        idle: [workers] a ring of idle workers.
+        idle: [workers] a ring of idle workers; since [workers] when each became idle.
+        more_ms: [workers] what the front end takes more for the batch that a worker runs.
         latency, wait: [BINS] how many requests.
         third_ms, thirds: [3] latency and number of the answered ones by the third of the counted requests they belong to.
-        request_ms: [requests, 3] picked, dispatched, done; request_of: [requests, 2] batch, worker. Empty where nobody asks.
+        request_ms: [requests, 4] picked, dispatched, done, more outside; request_of: [requests, 2] batch, worker. Empty where nobody asks.
     """
 
     queue_ms: Array
@@ -116,6 +121,8 @@ class Space(NamedTuple):
     ends_v: Array
     ends_of: Array
     idle: Array
+    since: Array
+    more_ms: Array
     latency: Array
     wait: Array
     third_ms: Array
@@ -262,7 +269,12 @@ def _dispatch(now: Any, rules: Rules, space: Space, chances: Chances, size: int)
     worker = space.idle[now.idle_first]
     now.idle_first = (now.idle_first + 1) % rules.workers
     noise = rules.noise[int(chances.noise.random() * len(rules.noise))] if len(rules.noise) > 1 else rules.noise[0]
-    _occupy(now, space, worker, now.v + rules.batch_ms[size - 1] * noise)
+    batch_ms = rules.batch_ms[size - 1] * noise
+    if len(rules.rested) > 1:
+        rest_ms = now.t - space.since[worker]
+        batch_ms += _after(rules.rested, rest_ms, 1)
+        space.more_ms[worker] = _after(rules.rested, rest_ms, 2)
+    _occupy(now, space, worker, now.v + batch_ms)
     for job in range(size):
         place = now.head & (len(space.queue_ms) - 1)
         space.jobs_ms[worker, job], space.jobs_id[worker, job] = space.queue_ms[place], space.queue_id[place]
@@ -277,6 +289,19 @@ def _dispatch(now: Any, rules: Rules, space: Space, chances: Chances, size: int)
     now.gathering, now.taken, now.deadline = False, 0, math.inf
     if now.head == now.tail:
         now.head = now.tail = 0  # the same few places of the ring again: they are in the processor's cache
+
+
+@compiled
+def _after(rested: Array, rest_ms: float, column: int) -> float:
+    """A column of `rested` where its first is rest_ms."""
+    place = 0
+    while place < len(rested) - 1 and rested[place + 1, 0] <= rest_ms:
+        place += 1
+    more_ms: float = rested[place, column]
+    if place < len(rested) - 1:
+        share = (rest_ms - rested[place, 0]) / (rested[place + 1, 0] - rested[place, 0])
+        more_ms += share * (rested[place + 1, column] - more_ms)
+    return more_ms
 
 
 @compiled
@@ -307,6 +332,7 @@ def _finish(now: Any, rules: Rules, space: Space, chances: Chances) -> None:
     worker = space.ends_of[now.busy]
     now.v = space.ends_v[now.busy] if now.busy else 0.0  # near 0 a clock has its finest grain
     space.idle[(now.idle_first + rules.workers - now.busy - 1) % rules.workers] = worker
+    space.since[worker] = now.t
     size = space.sizes[worker]
     now.inside -= size
     if now.phase == OPEN:
@@ -314,9 +340,10 @@ def _finish(now: Any, rules: Rules, space: Space, chances: Chances) -> None:
     for job in range(size):
         number = space.jobs_id[worker, job]
         if rules.first <= number < rules.last:
-            _count_latency(now, rules, space, chances, number, now.t - space.jobs_ms[worker, job])
+            now.rested_ms += space.more_ms[worker]
+            _count_latency(now, rules, space, chances, number, now.t - space.jobs_ms[worker, job] + space.more_ms[worker])
         if len(space.request_ms):
-            space.request_ms[number, 2] = now.t
+            space.request_ms[number, 2], space.request_ms[number, 3] = now.t, space.more_ms[worker]
 
 
 @compiled

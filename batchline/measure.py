@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import math
 import os
 import random
 import time
@@ -21,11 +22,22 @@ import psutil
 
 from batchline.alone import Alone
 from batchline.errors import MeasureError
-from batchline.measured import HANDLER, SERVER, BatchTime, Measured, Plan, RequestTime, SettingRun, read_measured, write_measured
+from batchline.measured import (
+    HANDLER,
+    SERVER,
+    BatchTime,
+    Measured,
+    Plan,
+    RequestTime,
+    RestedTime,
+    SettingRun,
+    read_measured,
+    write_measured,
+)
 from batchline.properties import Configuration
 from batchline.recipe import Recipe, read_recipe
 from batchline.runfile import machine
-from batchline.saturate import Reply, saturate
+from batchline.saturate import Reply, paced, saturate
 from batchline.variants import THREADS, Variants
 
 BATCH_SIZES = (1, 2, 4, 8, 16, 32)
@@ -34,10 +46,12 @@ SETTING_BATCH_SIZE = 8  # throughput is compared at the largest measured size up
 LARGEST = 4096  # of a batch
 MOST_BATCHES = 300  # of a handler in one turn: a tiny model would fill the file
 MOST_COUNTS = 8  # worker counts, where there are many cores
+MEAN_PAUSE_S = 0.0215  # evenly on a logarithmic axis from 1 to 100 ms
 WORKER_START_S = 5.0  # for the expected duration only
 SERVER_START_S = 3.0
 JVM_WARM_UP_S = 3.0
-REQUEST, SETTING = "request", "setting"
+PAUSES, QUICK_PAUSES = 24, 12  # requests after a pause in a round, about
+REQUEST, RESTED, SETTING = "request", "rested", "setting"
 WARM_UP = -1  # as a round
 Progress = Callable[[int, int, str], None]  # turns done, turns in all, what is under way
 
@@ -45,7 +59,7 @@ Progress = Callable[[int, int, str], None]  # turns done, turns in all, what is 
 class Turn(NamedTuple):
     """One step of the plan; `round` is its visit where it is a setting's."""
 
-    kind: str  # server, handler, request, setting
+    kind: str  # server, handler, request, rested, setting
     batch_size: int
     round: int
     workers: int = 1
@@ -96,6 +110,7 @@ def make_plan(subject: Subject, cores: int, quick: bool = False, batch_sizes: Se
     settings = _settings(cores, limit, quick)
     at = max(size for size in sizes if size <= SETTING_BATCH_SIZE)
     common: dict[str, Any] = {"batch_sizes": sizes, "samples": len(subject.bodies), "settings": settings, "setting_batch_size": at}
+    common["pauses"] = math.ceil((QUICK_PAUSES if quick else PAUSES) / len(subject.bodies)) * len(subject.bodies)
     if quick:
         return Plan(**common, rounds=4, warm_up_s=1.0, slot_s=0.3, least_batches=2, setting_s=0.8, setting_visits=2)
     return Plan(**common, rounds=8, warm_up_s=1.5, slot_s=0.6, least_batches=3, setting_s=2.0, setting_visits=4)
@@ -133,6 +148,7 @@ def _doubled(most: int) -> list[int]:
 def expected_s(plan: Plan) -> float:
     """How long the plan takes where batches are short against a turn; slow models take their least batches' time instead."""
     turns = plan.rounds * (2 * len(plan.batch_sizes) + 1) * plan.slot_s
+    turns += plan.rounds * plan.pauses * MEAN_PAUSE_S
     threads = {t for _, t in plan.settings}
     starts = len(plan.batch_sizes) + sum(max(w for w, t in plan.settings if t == kind) for kind in threads)
     turns += plan.warm_up_s * (len(plan.batch_sizes) + len(threads) - 1)
@@ -204,7 +220,7 @@ def _turns(plan: Plan) -> Iterator[Turn]:
     chance = random.Random(plan.seed)
     for number in range(plan.rounds):
         batch = [Turn(place, size, number) for size in plan.batch_sizes for place in (SERVER, HANDLER)]
-        batch.append(Turn(REQUEST, 1, number))
+        batch += [Turn(kind, 1, number) for kind in (REQUEST, RESTED) if kind == REQUEST or plan.pauses]
         chance.shuffle(batch)
         yield from batch
     for threads in sorted({t for _, t in plan.settings}):
@@ -218,6 +234,7 @@ def _done(measured: Measured) -> set[Turn]:
     return {
         *(Turn(b.place, b.batch_size, b.round) for b in measured.batches),
         *(Turn(REQUEST, 1, r.round) for r in measured.requests),
+        *(Turn(RESTED, 1, r.round) for r in measured.rested),
         *(Turn(SETTING, s.batch_size, s.visit, s.workers, s.threads) for s in measured.settings),
     }
 
@@ -238,7 +255,9 @@ def _words(turn: Turn | None) -> str:
         return "TorchServe starts and warms up"
     if turn.kind == SETTING:
         return f"{turn.workers} workers, {turn.threads} threads each"
-    return "one request at a time" if turn.kind == REQUEST else f"batches of {turn.batch_size}, {turn.kind}"
+    if turn.kind in (REQUEST, RESTED):
+        return "one request at a time" if turn.kind == REQUEST else "one request after a pause"
+    return f"batches of {turn.batch_size}, {turn.kind}"
 
 
 def _session(
@@ -292,6 +311,8 @@ def _take(turn: Turn, subject: Subject, plan: Plan, server: Variants, alone: Alo
         measured.batches += _server_turn(server, subject.bodies, turn, plan)
     elif turn.kind == REQUEST:
         measured.requests += _request_turn(server, subject.bodies, turn, plan)
+    elif turn.kind == RESTED:
+        measured.rested += _rested_turn(server, subject.bodies, turn, plan)
     else:
         measured.settings.append(_setting_turn(server, subject.bodies, turn, plan))
 
@@ -324,6 +345,18 @@ def _request_turn(server: Variants, bodies: list[bytes], turn: Turn, plan: Plan)
     least = 1 + max(plan.least_batches, len(bodies))
     replies = saturate(server.address, server.path(1), bodies, clients=1, seconds=plan.slot_s, least=least)
     return [RequestTime(turn.round, _grain((r.done_s - r.sent_s) * 1e3), number == 0, r.stages_ms) for number, r in enumerate(replies)]
+
+
+def _rested_turn(server: Variants, bodies: list[bytes], turn: Turn, plan: Plan) -> list[RestedTime]:
+    """Pauses of all lengths, evenly on a logarithmic axis; after each length every sample in turn."""
+    chance, (shortest, longest) = random.Random(f"{plan.seed} {turn.round}"), map(math.log, plan.pause_ms)
+    pauses_ms = [math.exp(chance.uniform(shortest, longest)) for _ in range(plan.pauses // len(bodies)) for _ in bodies]
+    pauses_ms = [pauses_ms[place - place % len(bodies)] for place in range(len(pauses_ms))]
+    replies = paced(server.address, server.path(1), bodies, [pause_ms / 1e3 for pause_ms in pauses_ms])
+    return [
+        RestedTime(turn.round, _grain(pause_ms), _grain((reply.done_s - reply.sent_s) * 1e3), number == 0, reply.stages_ms)
+        for number, (pause_ms, reply) in enumerate(zip(pauses_ms, replies, strict=True))
+    ]
 
 
 def _setting_turn(server: Variants, bodies: list[bytes], turn: Turn, plan: Plan) -> SettingRun:

@@ -41,6 +41,8 @@ class Plan:
         setting_batch_size: the batch size that it is measured at.
         setting_s: seconds each.
         setting_visits: how often each.
+        pauses: single requests a round, each after a pause; 0 in files from before that was measured.
+        pause_ms: shortest and longest of these pauses.
         threads: threads a worker while batches are timed.
         seed: of the random order.
         samples: how many request bodies take turns.
@@ -60,6 +62,8 @@ class Plan:
     setting_visits: Count
     threads: Count = 1
     seed: int = 1
+    pauses: Annotated[int, Field(ge=0, le=10**6)] = 0
+    pause_ms: tuple[Amount, Amount] = (1.0, 100.0)
 
     def turn(self, batch_size: int) -> int:
         """Batches of this size in which every sample has been sent."""
@@ -95,6 +99,19 @@ class RequestTime:
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
 
     round: int
+    latency_ms: Amount
+    warm_up: bool
+    stages_ms: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class RestedTime:
+    """A request that was alone on a server with nothing to do since the last one's answer, pause_ms before; else as RequestTime."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+
+    round: int
+    pause_ms: Amount
     latency_ms: Amount
     warm_up: bool
     stages_ms: dict[str, float] = field(default_factory=dict)
@@ -142,6 +159,7 @@ class Measured:
     batches: list[BatchTime] = field(default_factory=list)
     requests: list[RequestTime] = field(default_factory=list)
     settings: list[SettingRun] = field(default_factory=list)
+    rested: list[RestedTime] = field(default_factory=list)
     worker_mib: Amount | None = None
     gpu: bool | None = None
 

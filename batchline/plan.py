@@ -11,10 +11,10 @@ from typing import Any
 
 from batchline import search
 from batchline.explain import binding, needs, reason, remedies
+from batchline.queueing import Setting
 from batchline.replicas import replicas
 from batchline.search import CLOSE, MANY, Point, Progress, Trials, keeps
 from batchline.service import Model
-from batchline.simulate import Setting
 from batchline.targets import Choice, Goal, Limits, Plan, PlanError, Predicted, Replicas, Target
 
 __all__ = ["Choice", "Goal", "Limits", "Model", "Plan", "PlanError", "Predicted", "Progress", "Replicas", "Target", "as_json", "choose"]

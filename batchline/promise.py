@@ -12,9 +12,10 @@ from typing import Any
 from batchline.asked import make_limits
 from batchline.errors import MeasureError
 from batchline.measured import read_measured
+from batchline.queueing import Server, Setting
 from batchline.search import own_threads
 from batchline.service import Model, model_of
-from batchline.simulate import Server, Setting, simulate
+from batchline.simulate import simulate
 from batchline.status import Settings
 from batchline.targets import Limits
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
+from batchline.queueing import Setting
 from batchline.search import Trials
-from batchline.simulate import Setting
 from batchline.targets import Replicas, Target
 
 

@@ -78,6 +78,18 @@ def saturate(
             connection.socket.close()
 
 
+def paced(address: tuple[str, int], path: str, bodies: Sequence[bytes], pauses_s: Sequence[float]) -> list[Reply]:
+    """One connection that pauses before each of its requests: so many seconds after the answer to the one before; else as `saturate`."""
+    requests = [_request(address, path, body) for body in bodies]
+    connection = _connect(address)
+    try:
+        return _Loop([connection], requests, 0.0, 1, len(pauses_s), pauses_s).run()
+    except OSError as error:
+        raise MeasureError(f"the server at {address[0]}:{address[1]} broke off: {error}; its logs say why.") from None
+    finally:
+        connection.socket.close()
+
+
 def _request(address: tuple[str, int], path: str, body: bytes) -> bytes:
     head = f"POST {path} HTTP/1.1\r\nHost: {address[0]}:{address[1]}\r\nContent-Length: {len(body)}\r\n\r\n"
     return head.encode("ascii") + body
@@ -95,8 +107,16 @@ def _connect(address: tuple[str, int]) -> _Connection:
 class _Loop:
     """One run: send, wait for whichever answer comes, send again."""
 
-    def __init__(self, connections: list[_Connection], requests: list[bytes], seconds: float, multiple: int, least: int) -> None:
-        self.connections, self.requests = connections, requests
+    def __init__(
+        self,
+        connections: list[_Connection],
+        requests: list[bytes],
+        seconds: float,
+        multiple: int,
+        least: int,
+        pauses_s: Sequence[float] = (),
+    ) -> None:
+        self.connections, self.requests, self.pauses_s = connections, requests, pauses_s
         self.seconds, self.multiple, self.least = seconds, multiple, least
         self.sent = 0
         self.replies: list[Reply] = []
@@ -123,6 +143,8 @@ class _Loop:
 
     def _send(self, connection: _Connection) -> None:
         request = self.requests[self.sent % len(self.requests)]
+        if self.pauses_s:
+            time.sleep(self.pauses_s[self.sent])
         self.sent += 1
         connection.sent_s = self._now()
         connection.socket.sendall(request)

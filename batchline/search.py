@@ -13,9 +13,11 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from batchline.queueing import Service, Setting
+from batchline.queueing import capacity_per_s as capacity
 from batchline.service import Model
-from batchline.simulate import Service, Setting, Simulated, simulate
-from batchline.simulate import capacity_per_s as capacity
+from batchline.simulate import simulate
+from batchline.simulated import Simulated
 from batchline.targets import Limits, PlanError, Predicted
 
 FEW, MORE, MANY = 6_000, 40_000, 200_000  # requests: to sort out, to compare, to promise

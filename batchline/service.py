@@ -19,7 +19,8 @@ import numpy as np
 from batchline.cost import Regime, fit_cost_line
 from batchline.errors import MeasureError
 from batchline.measured import SERVER, Measured
-from batchline.simulate import Service
+from batchline.queueing import Service
+from batchline.rested import rest_of
 from batchline.variants import WORKER_BYTES
 
 MIB = 1 << 20
@@ -146,7 +147,7 @@ def _alone_ms(service: Service) -> float:
 
 def _services(measured: Measured, batch_ms: tuple[float, ...]) -> dict[int, Service]:
     """One for each thread count that throughput was measured with; T(B) was measured with plan.threads and is scaled to the others."""
-    noise, front_end_ms = _noise(measured), _front_end_ms(measured, batch_ms[0])
+    noise, rest = _noise(measured), rest_of(measured, batch_ms[0])
     threads = sorted({measured.plan.threads, *(run.threads for run in measured.settings)})
     known = {t: _slowdown(measured, t) for t in threads}
     one_per_s = {t: _throughput(measured, t).get(1) for t in threads}
@@ -156,7 +157,7 @@ def _services(measured: Measured, batch_ms: tuple[float, ...]) -> dict[int, Serv
         per_s = one_per_s[t]
         factor = base_per_s / per_s if base_per_s and per_s else 1.0
         if t == measured.plan.threads or per_s:
-            found[t] = Service(tuple(ms * factor for ms in batch_ms), known[t], noise, front_end_ms)
+            found[t] = Service(tuple(ms * factor for ms in batch_ms), known[t], noise, *rest)
     found.setdefault(1, found[min(found)])
     return dict(sorted(found.items()))
 
@@ -182,12 +183,6 @@ def _noise(measured: Measured) -> tuple[float, ...]:
         if batch.place == SERVER and not batch.warm_up:
             found.setdefault(batch.batch_size, []).append(batch.batch_ms)
     return tuple(ms / median(times) for _, times in sorted(found.items()) for ms in times)
-
-
-def _front_end_ms(measured: Measured, one_ms: float) -> float:
-    """What a lone request takes beyond T(1), so that a lone request is predicted right; 0 where that is not above 0."""
-    alone = [request.latency_ms for request in measured.requests if not request.warm_up]
-    return max(0.0, median(alone) - one_ms) if alone else 0.0
 
 
 def _throughput(measured: Measured, threads: int) -> dict[int, float]:

@@ -15,9 +15,9 @@ import numpy as np
 
 from batchline import plan as single
 from batchline import search
+from batchline.queueing import Service, Setting
 from batchline.search import FEW, MORE, Point, Progress, Trials, keeps
 from batchline.service import Model
-from batchline.simulate import Service, Setting
 from batchline.targets import Limits, Plan, PlanError, Predicted, Target
 
 ROUNDS = 3  # each model has its turn so often, unless nothing changes before

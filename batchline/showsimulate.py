@@ -7,7 +7,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from batchline.simulate import Server, Service, Setting, Simulated, Spread
+from batchline.queueing import Server, Service, Setting
+from batchline.simulated import Simulated, Spread
 
 BAR = 60  # with its words it fits into 80 columns
 WORKER, COMPANY, BATCH, FRONT = ("#0072B2", "░"), ("#56B4E9", "▒"), ("#E69F00", "█"), ("#999999", "·")  # told apart without colour too

@@ -12,252 +12,34 @@ simulated with one seed get the same arrivals (common random numbers; Law, 11.2)
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal, NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.special import stdtrit
 
-from batchline.errors import BatchlineError
+from batchline.errors import SimulateError
+from batchline.queueing import (
+    UNLIMITED,
+    Arrivals,
+    Server,
+    Service,
+    Setting,
+    capacity_per_s,
+    check_both,
+    check_count,
+    known_arrivals,
+    known_server,
+)
+from batchline.simulated import ENDLESS, Floats, Interval, Ints, Simulated, Spread, Trace
 
-Server = Literal["torchserve", "triton"]
-Arrivals = Literal["poisson", "constant"]
-Interval = tuple[float, float]
-Floats = np.ndarray[Any, np.dtype[np.float64]]
-Ints = np.ndarray[Any, np.dtype[np.int64]]
-
-SERVERS: tuple[Server, ...] = ("torchserve", "triton")
-ARRIVALS: tuple[Arrivals, ...] = ("poisson", "constant")
 CONFIDENCE = 0.95
 QUANTILES = {"p50": 0.50, "p90": 0.90, "p95": 0.95, "p99": 0.99}
-QUEUE_LIMIT = 100  # TorchServe's job_queue_size
-UNLIMITED = 1 << 20  # waiting requests of a queue without a limit; one that is longer never comes back
 LEAST_REQUESTS = 100
 MOST_REQUESTS = 10**9
-MOST_WORKERS, MOST_BATCH, MOST_JOBS = 10_000, 100_000, 1_000_000
-SHORTEST_MS, LONGEST_MS = 1e-4, 1e8  # of a batch; finer and coarser than the histogram of latencies holds
 SLOWEST_PER_S, FASTEST_PER_S = 1e-6, 1e9
 LONGEST_WARM_UP = 10.0  # times what is counted
 GROWN, GROWN_T = 0.2, 5.0  # from a run's first third to its last: so much, and by so many standard errors, is no noise
-
-
-class SimulateError(BatchlineError):
-    """A queue that cannot be simulated."""
-
-
-@dataclass(frozen=True)
-class Service:
-    """What a batch costs on one machine.
-
-    Attributes:
-        batch_ms: T(1), T(2), .. T(b_max): milliseconds of a batch on the only busy worker.
-        slowdown: how many times as long a batch takes while n = 1, 2, .. workers are busy. Beyond its end it grows in proportion: with n
-            workers last·n/len. Empty: workers do not disturb each other.
-        noise: measured T(B) / median, one of which is drawn for every batch. Their mean counts as it is. Empty: none.
-        front_end_ms: what a request takes outside queue and worker (network, reading, answering), added to its latency; or a sample of
-            it, one of which is drawn for every request.
-    """
-
-    batch_ms: tuple[float, ...]
-    slowdown: tuple[float, ...] = ()
-    noise: tuple[float, ...] = ()
-    front_end_ms: float | tuple[float, ...] = 0.0
-
-    @classmethod
-    def line(
-        cls,
-        c_ms: float,
-        m_ms: float,
-        most: int,
-        slowdown: Sequence[float] = (),
-        noise: Sequence[float] = (),
-        front_end_ms: float | tuple[float, ...] = 0.0,
-    ) -> Service:
-        """T(B) = c + B·m for B = 1 .. most.
-
-        Raises:
-            SimulateError: a negative or infinite c or m, or no batch size.
-        """
-        if not (0 <= c_ms < LONGEST_MS and 0 <= m_ms < LONGEST_MS and c_ms + m_ms > 0):
-            raise SimulateError(f"c and m must be milliseconds from 0 up, not both 0; here are {c_ms:g} and {m_ms:g}.")
-        _check_count("batch size", most, MOST_BATCH)
-        return cls(tuple(c_ms + m_ms * size for size in range(1, most + 1)), tuple(slowdown), tuple(noise), front_end_ms)
-
-    def slow(self, busy: int) -> float:
-        """How many times as long a batch takes while so many workers are busy, 1 or more of them."""
-        if not self.slowdown:
-            return 1.0
-        known = len(self.slowdown)
-        return self.slowdown[busy - 1] if busy <= known else self.slowdown[-1] * busy / known
-
-    def check(self) -> None:
-        """Raises SimulateError where a value cannot be."""
-        for ms in self.batch_ms:
-            if not SHORTEST_MS <= ms <= LONGEST_MS:
-                raise SimulateError(f"a batch takes {SHORTEST_MS:g} to {LONGEST_MS:g} ms, not {ms:g}.")
-        for what, values in (("slowdown", self.slowdown), ("noise", self.noise)):
-            if not all(0 < value < 1e6 for value in values):
-                raise SimulateError(f"every {what} must be a positive factor; here is {next(v for v in values if not 0 < v < 1e6):g}.")
-        front = self.front_end_ms if isinstance(self.front_end_ms, tuple) else (self.front_end_ms,)
-        if not front or not all(0 <= ms < LONGEST_MS for ms in front):
-            raise SimulateError(f"the front end's time is milliseconds from 0 up, not {self.front_end_ms!r}.")
-
-
-@dataclass(frozen=True)
-class Setting:
-    """How a model is served.
-
-    Attributes:
-        batch_size: the most requests in a batch.
-        max_batch_delay_ms: how long a batch may be waited for. 0 means here "take what is waiting", without a clock; TorchServe itself
-            caps batches at 2 with 0, and comes near to this with 1.
-        workers: of the model.
-        threads: of a worker; the Service is one for so many, nothing else reads it here.
-        queue_limit: requests that may wait (job_queue_size); one more is answered 503. None or 0: no limit. Triton has none.
-    """
-
-    batch_size: int
-    max_batch_delay_ms: float
-    workers: int
-    threads: int = 1
-    queue_limit: int | None = QUEUE_LIMIT
-
-    def check(self) -> None:
-        """Raises SimulateError where a value cannot be."""
-        _check_count("batch size", self.batch_size, MOST_BATCH)
-        _check_count("workers", self.workers, MOST_WORKERS)
-        if self.batch_size * self.workers > MOST_JOBS:
-            raise SimulateError(f"{self.workers} workers of batch size {self.batch_size} are more than {MOST_JOBS} requests at once.")
-        if not 0 <= self.max_batch_delay_ms <= LONGEST_MS:
-            raise SimulateError(f"the batch delay is milliseconds from 0 to {LONGEST_MS:g}, not {self.max_batch_delay_ms:g}.")
-        if self.queue_limit:
-            _check_count("queue limit", self.queue_limit, UNLIMITED // 2)
-
-
-@dataclass(frozen=True)
-class Spread:
-    """Milliseconds of the requests that were answered."""
-
-    mean: float
-    p50: float
-    p90: float
-    p95: float
-    p99: float
-
-
-ENDLESS = Spread(math.inf, math.inf, math.inf, math.inf, math.inf)
-
-
-@dataclass(frozen=True)
-class Simulated:
-    """What a setting gives at a rate.
-
-    Attributes:
-        stable: False where more arrives than can be done, or so nearly as much that the queue is still growing when all requests are
-            done. Then both spreads are infinite, `note` says why, and throughput, utilisation and mean batch are those of a server that
-            is always full.
-        capacity_per_s: N·b / T(b), all workers busy, noise counted; requests a second.
-        latency_ms: from a request's arrival to its answer, the front end's time in it.
-        queue_wait_ms: from its arrival to the moment its batch leaves the queue: waiting for a worker and for company.
-        gathering_ms: of the mean wait the part in which a worker was free and waited for company.
-        front_end_ms: of the mean latency the front end's part.
-        mean_batch_size: over batches.
-        throughput_per_s: requests answered a second.
-        utilisation: mean part of the workers that is busy.
-        rejected: requests answered 503, of `requests`.
-        mean_in_system: requests waiting or in a batch, over time: L = λ·W (Little).
-        requests: that were counted, warm-ups left out.
-        replications: independent runs.
-        warm_up: requests at the start of each that were not counted.
-        intervals: 95%, by the name of the figure: "latency_ms.p99", "queue_wait_ms.mean", "mean_batch_size", "throughput_per_s",
-            "utilisation", "rejected" and so on; empty where not stable.
-        note: in words, what a reader should know; "" where nothing.
-    """
-
-    stable: bool
-    capacity_per_s: float
-    latency_ms: Spread
-    queue_wait_ms: Spread
-    gathering_ms: float
-    front_end_ms: float
-    mean_batch_size: float
-    throughput_per_s: float
-    utilisation: float
-    rejected: int
-    mean_in_system: float
-    requests: int
-    replications: int
-    warm_up: int
-    intervals: Mapping[str, Interval] = field(default_factory=dict)
-    note: str = ""
-
-
-@dataclass(frozen=True)
-class Trace:
-    """Every request of a list of arrivals, in their order; arrays of one length.
-
-    Attributes:
-        arrival_ms, dispatch_ms, done_ms: when it came, when its batch left the queue, when its batch was done; the front end's time
-            is in none of them. NaN after the arrival for one that was answered 503.
-        picked_ms: when its batch began to be gathered: a worker was free, and its first request was there.
-        batch: which batch, numbered from 0 in the order they left; -1 for one that was answered 503.
-        worker: which worker ran it, from 0; -1 likewise.
-        in_system_ms: time that all requests together spent in the system, summed up event by event and not request by request.
-        busy_ms: time that all workers together were busy.
-    """
-
-    arrival_ms: Floats
-    picked_ms: Floats
-    dispatch_ms: Floats
-    done_ms: Floats
-    batch: Ints
-    worker: Ints
-    in_system_ms: float
-    busy_ms: float
-
-    @property
-    def rejected(self) -> int:
-        """Requests answered 503."""
-        return int(np.sum(self.batch < 0))
-
-
-def capacity_per_s(service: Service, setting: Setting) -> float:
-    """N·b / T(b) with every worker busy and T's noise at its mean: what is answered a second when the queue never runs empty.
-
-    Raises:
-        SimulateError: values that cannot be.
-    """
-    _check(service, setting)
-    noise = float(np.mean(service.noise)) if service.noise else 1.0
-    batch_ms = service.batch_ms[setting.batch_size - 1] * service.slow(setting.workers) * noise
-    return setting.workers * setting.batch_size / batch_ms * 1e3
-
-
-def on_cores(service: Service, cores: int) -> Service:
-    """The same service by workers of one thread that share so many cores: beyond them each gets a part; 0 for a core to each.
-
-    Raises:
-        SimulateError: a number of cores that cannot be.
-    """
-    _check_count("cores", cores, MOST_WORKERS, least=0)
-    return replace(service, slowdown=(1.0,) * cores)
-
-
-def known_server(name: str) -> Server:
-    """The server of this name, or SimulateError."""
-    for server in SERVERS:
-        if name == server:
-            return server
-    raise SimulateError(f"a server is torchserve or triton, not {name!r}.")
-
-
-def known_arrivals(name: str) -> Arrivals:
-    """The arrivals of this name, or SimulateError."""
-    for arrivals in ARRIVALS:
-        if name == arrivals:
-            return arrivals
-    raise SimulateError(f"arrivals are poisson or constant, not {name!r}.")
 
 
 def simulate(
@@ -290,7 +72,7 @@ def simulate(
     Raises:
         SimulateError: values that cannot be.
     """
-    _check(service, setting)
+    check_both(service, setting)
     _check_run(rate_per_s, requests, arrivals, server, replications, seed, clock_ms)
     most_per_s, each = capacity_per_s(service, setting), math.ceil(requests / replications)
     run = _Run(service, setting, rate_per_s, each, 0, arrivals, server, clock_ms)
@@ -327,22 +109,13 @@ def simulate_times(
     Raises:
         SimulateError: values that cannot be, or times that do not ascend.
     """
-    _check(service, setting)
+    check_both(service, setting)
     _check_run(1.0, LEAST_REQUESTS, "poisson", server, 2, seed, clock_ms)
     times_ms = np.asarray(times_s, dtype=np.float64) * 1e3
     if times_ms.ndim != 1 or not np.all(np.isfinite(times_ms)) or np.any(times_ms < 0) or np.any(np.diff(times_ms) < 0):
         raise SimulateError("arrival times must be seconds from 0 up, in ascending order.")
     run = _Run(service, setting, 1.0, len(times_ms), 0, "poisson", server, clock_ms)
     return _follow(run, times_ms, np.random.SeedSequence(seed))
-
-
-def as_json(found: Simulated) -> dict[str, Any]:
-    """For programs; without latencies where there are none."""
-    if not found.stable:
-        return {"stable": False, "capacity_per_s": found.capacity_per_s, "rejected": found.rejected, "note": found.note}
-    whole = asdict(found)
-    whole["intervals"] = {name: list(interval) for name, interval in found.intervals.items()}
-    return whole
 
 
 class _Run(NamedTuple):
@@ -366,6 +139,7 @@ class _Replication(NamedTuple):
     latency_ms: float
     wait_ms: float
     gathering_ms: float
+    rested_ms: float
     mean_batch_size: float
     throughput_per_s: float
     utilisation: float
@@ -399,6 +173,7 @@ def _rules(run: _Run, times_ms: Floats) -> Any:
         pace=np.array([1.0, *(1 / service.slow(busy) for busy in range(1, setting.workers + 1))], dtype=np.float64),
         noise=np.array(service.noise or (1.0,), dtype=np.float64),
         front_end_ms=np.array(front, dtype=np.float64),
+        rested=np.array(((0.0, 0.0, 0.0), *service.rested), dtype=np.float64),
         times_ms=times_ms,
         batch_size=setting.batch_size,
         workers=setting.workers,
@@ -428,11 +203,13 @@ def _space(run: _Run, rules: Any, recorded: int) -> Any:
         ends_v=np.empty(workers),
         ends_of=np.empty(workers, dtype=np.int64),
         idle=np.empty(workers, dtype=np.int64),
+        since=np.zeros(workers),
+        more_ms=np.zeros(workers),
         latency=np.zeros(kernel.BINS, dtype=np.int64),
         wait=np.zeros(kernel.BINS, dtype=np.int64),
         third_ms=np.zeros(3),
         thirds=np.zeros(3, dtype=np.int64),
-        request_ms=np.full((recorded, 3), np.nan),
+        request_ms=np.full((recorded, 4), np.nan),
         request_of=np.full((recorded, 2), -1, dtype=np.int64),
     )
 
@@ -460,6 +237,7 @@ def _replicate(run: _Run, seed: np.random.SeedSequence) -> _Replication:
         latency_ms=float(space.third_ms.sum()) / answered,
         wait_ms=float(now["wait_ms"]) / left,
         gathering_ms=float(now["gathering_ms"]) / left,
+        rested_ms=float(now["rested_ms"]) / answered,
         mean_batch_size=int(now["dispatched"]) / max(1, int(now["dispatched_batches"])),
         throughput_per_s=int(now["answered"]) / window_ms * 1e3,
         utilisation=float(now["busy_ms"]) / window_ms / run.setting.workers,
@@ -474,9 +252,9 @@ def _follow(run: _Run, times_ms: Floats, seed: np.random.SeedSequence) -> Trace:
     if not len(times_ms):
         raise SimulateError("there is no arrival time to simulate.")
     now, space = _events(run, times_ms, seed)
-    picked, dispatched, done = (np.ascontiguousarray(column) for column in space.request_ms.T)
+    picked, dispatched, done, more = (np.ascontiguousarray(column) for column in space.request_ms.T)
     batch, worker = (np.ascontiguousarray(column) for column in space.request_of.T)
-    return Trace(times_ms, picked, dispatched, done, batch, worker, float(now["inside_ms"]), float(now["busy_ms"]))
+    return Trace(times_ms, picked, dispatched, done, more, batch, worker, float(now["inside_ms"]), float(now["busy_ms"]))
 
 
 def _grew(runs: Sequence[_Replication]) -> bool:
@@ -543,7 +321,7 @@ def _summary(run: _Run, runs: Sequence[_Replication], most_per_s: float) -> Simu
         capacity_per_s=most_per_s,
         latency_ms=latency,
         queue_wait_ms=wait,
-        front_end_ms=float(np.mean(run.service.front_end_ms)),
+        front_end_ms=float(np.mean(run.service.front_end_ms)) + float(np.mean([found.rested_ms for found in runs])),
         rejected=rejected,
         requests=counted,
         replications=len(runs),
@@ -584,29 +362,17 @@ def _around(center: float, values: Sequence[float] | Floats) -> Interval:
     return max(0.0, center - reach), center + reach
 
 
-def _check(service: Service, setting: Setting) -> None:
-    setting.check()
-    if len(service.batch_ms) < setting.batch_size:
-        raise SimulateError(f"batches are known up to {len(service.batch_ms)}, and batch size {setting.batch_size} was to be simulated.")
-    service.check()
-
-
 def _check_run(rate_per_s: float, requests: int, arrivals: str, server: str, replications: int, seed: int, clock_ms: float) -> None:
     if not SLOWEST_PER_S <= rate_per_s <= FASTEST_PER_S:
         raise SimulateError(f"a rate is {SLOWEST_PER_S:g} to {FASTEST_PER_S:g} requests a second, not {rate_per_s:g}.")
-    _check_count("replications", replications, 1000, least=2)
-    _check_count("requests", requests, MOST_REQUESTS, least=max(LEAST_REQUESTS, 10 * replications))
+    check_count("replications", replications, 1000, least=2)
+    check_count("requests", requests, MOST_REQUESTS, least=max(LEAST_REQUESTS, 10 * replications))
     known_arrivals(arrivals)
     known_server(server)
     if seed < 0:
         raise SimulateError(f"a seed is a whole number from 0 up, not {seed}.")
     if not 0 <= clock_ms <= 1000:
         raise SimulateError(f"the clock's grain is milliseconds from 0 to 1000, not {clock_ms:g}.")
-
-
-def _check_count(what: str, value: int, most: int, least: int = 1) -> None:
-    if not least <= value <= most:
-        raise SimulateError(f"{what} must be a whole number from {least:,} to {most:,}, not {value:,}.")
 
 
 def _counted(count: int, what: str) -> str:

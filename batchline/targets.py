@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from batchline.errors import MeasureError
-from batchline.simulate import Server, Setting
+from batchline.queueing import Server, Setting
 
 Goal = Literal["p99", "max-rate", "cheapest"]
 Binding = Literal["latency", "cores", "memory", "none"]

@@ -18,7 +18,7 @@ from batchline.errors import MeasureError
 from batchline.measure import Subject
 from batchline.measured import Measured, read_measured
 from batchline.promise import Promise, predict
-from batchline.simulate import Setting, capacity_per_s
+from batchline.queueing import Setting, capacity_per_s
 from batchline.status import Settings
 from batchline.swept import Candidate
 from batchline.targets import QUEUE_LIMIT, Limits, Plan, Target

@@ -16,7 +16,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from batchline.simulate import Server, Service, Setting, simulate
+from batchline.queueing import Server, Service, Setting
+from batchline.simulate import simulate
 
 REQUESTS = int(os.environ.get("BENCH_REQUESTS", "2000000"))
 ROUNDS = int(os.environ.get("ROUNDS", "5"))

@@ -10,8 +10,8 @@ from rich.table import Table
 from tuning import LIMITS_MS, Bench, candidate_of, load, saturated_per_s, setting_of, words
 
 from batchline import plan as planning
+from batchline.queueing import capacity_per_s
 from batchline.runfile import machine
-from batchline.simulate import capacity_per_s
 from batchline.swept import Candidate
 from batchline.targets import Limits, Target
 

@@ -13,7 +13,8 @@ from tuning import Bench, Candidates, saturated_per_s, setting_of, told, words
 
 from batchline import verify
 from batchline.load import open_loop
-from batchline.simulate import Service, Setting, capacity_per_s, simulate, simulate_times
+from batchline.queueing import Service, Setting, capacity_per_s
+from batchline.simulate import simulate, simulate_times
 from batchline.swept import Candidate
 
 PART = "predict"
@@ -78,7 +79,7 @@ def foretold(service: Service, setting: Setting, rate_per_s: float, times: np.nd
     for seed in range(SEEDS):
         trace = simulate_times(service, setting, times, seed=seed)
         kept = (trace.arrival_ms >= begin_s * 1e3) & (trace.batch >= 0)
-        latency = (trace.done_ms - trace.arrival_ms)[kept] + front
+        latency = (trace.done_ms - trace.arrival_ms + trace.more_ms)[kept] + front
         each.append((latency.mean(), np.percentile(latency, 99), kept.sum() / len(np.unique(trace.batch[kept]))))
     mean, p99, batch = map(float, np.mean(each, axis=0))
     long_run = simulate(service, setting, rate_per_s)

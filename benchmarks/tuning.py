@@ -23,9 +23,9 @@ from batchline.load import LoadRun, closed_loop, open_loop
 from batchline.measure import Subject
 from batchline.measured import Measured, read_measured
 from batchline.properties import read_configuration
+from batchline.queueing import Setting
 from batchline.saturate import saturate
 from batchline.service import Model, model_of
-from batchline.simulate import Setting
 from batchline.summary import summarise
 from batchline.swept import Candidate
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from batchline.simulate import Service, Setting, simulate, simulate_times
+from batchline.queueing import Service, Setting
+from batchline.simulate import simulate, simulate_times
 
 ARRIVALS = 30_000
 WARM_UP = 0.2  # of the arrivals: a queue near capacity takes long to take its length
@@ -41,7 +42,7 @@ def along(service: Service, setting: Setting, rates_per_s: Sequence[float], arri
 def _point(service: Service, setting: Setting, rate_per_s: float, ticks: np.ndarray, front_ms: np.ndarray, seed: int) -> CurvePoint:  # type: ignore[type-arg]
     trace = simulate_times(service, setting, ticks / rate_per_s, seed=seed)
     counted = slice(int(WARM_UP * len(ticks)), None)
-    latency_ms = (trace.done_ms - trace.arrival_ms + front_ms)[counted]
+    latency_ms = (trace.done_ms - trace.arrival_ms + trace.more_ms + front_ms)[counted]
     wait_ms = (trace.dispatch_ms - trace.arrival_ms)[counted]
     answered = trace.batch[counted] >= 0
     p50, p99 = np.percentile(latency_ms[answered], (50, 99))

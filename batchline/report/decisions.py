@@ -15,13 +15,13 @@ import numpy as np
 from batchline.errors import BatchlineError
 from batchline.load import RequestRecord
 from batchline.measured import Measured
+from batchline.queueing import Service, Setting
 from batchline.report.captions import counted, served
 from batchline.report.curves import Cell, CurvePoint, along, over
 from batchline.report.data import Evidence, Kept, Planned, missing
 from batchline.report.style import WIDTH, Canvas, Figure, Look, Missing, Point, canvas, provenance
 from batchline.scaling import Curve
 from batchline.service import model_of
-from batchline.simulate import Service, Setting
 from batchline.swept import Candidate, Sweep, largest_kept, points
 from batchline.swept import Point as Rate
 

@@ -26,12 +26,13 @@ from batchline.errors import BatchlineError, ConfigError, MeasureError
 from batchline.measured import read_measured, write_measured
 from batchline.plan import as_json, choose
 from batchline.properties import read_configuration
+from batchline.queueing import Service, Setting
 from batchline.search import Trials, delays_ms
 from batchline.service import Model, model_of
 from batchline.shared import as_json as together_json
 from batchline.shared import choose_together, crowded
 from batchline.showplan import show_plan, show_together
-from batchline.simulate import Service, Setting, simulate
+from batchline.simulate import simulate
 from batchline.targets import Limits, Plan, PlanError, Target
 from tests.harness import ROOT
 

@@ -15,12 +15,13 @@ from hypothesis import strategies as st
 
 from batchline.load import RequestRecord
 from batchline.promise import Promise
+from batchline.queueing import Service, Setting
 from batchline.report import decisions as figures
 from batchline.report.curves import along, over
 from batchline.report.data import Evidence, Kept, Loaded, Planned, Source, gather
 from batchline.report.style import DARK, LIGHT, Figure, Missing, png, rules, spots, svg
 from batchline.runfile import Machine
-from batchline.simulate import Service, Setting, simulate
+from batchline.simulate import simulate
 from batchline.swept import Candidate, Step, Sweep, SweepPlan, points, write_sweep
 from batchline.verify import Seen
 from tests.known_run import known_run

@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 
 from batchline.cost import fit_cost_line
 from batchline.errors import MeasureError
-from batchline.measured import SERVER, BatchTime, Measured, Plan, RequestTime, SettingRun, read_measured, write_measured
+from batchline.measured import SERVER, BatchTime, Measured, Plan, RequestTime, RestedTime, SettingRun, read_measured, write_measured
+from batchline.queueing import Setting
 from batchline.runfile import Machine
 from batchline.service import correct, estimated_mib, halve, model_of
-from batchline.simulate import Setting, simulate
+from batchline.simulate import simulate
 from tests.harness import ROOT
 
 RUNS = sorted((ROOT / "results").glob("measure-*.json"))
@@ -94,8 +95,60 @@ def test_a_lone_request_is_predicted_right() -> None:
 def test_a_lone_request_of_a_committed_run(run: Path) -> None:
     found = read_measured(run)
     seen = median(request.latency_ms for request in found.requests if not request.warm_up)
-    alone = simulate(model_of(found).services[1], Setting(1, 1, 1), 0.05, requests=4000, replications=2)
-    assert alone.latency_ms.p50 == pytest.approx(seen, rel=0.03)
+    service = replace(model_of(found).services[1], noise=())
+    back_to_back = replace(service, rested=tuple((1e-9, more_ms, outside_ms) for _, more_ms, outside_ms in service.rested[:1]))
+    alone = simulate(back_to_back, Setting(1, 1, 1), 0.05, requests=4000, replications=2)
+    assert alone.latency_ms.p50 == pytest.approx(seen, rel=0.05)
+
+
+def rested(*seen: tuple[float, float, float], samples: int = 1) -> Measured:
+    """T(1) = 5 ms, 3 of them the handler's; a lone request 6.5 ms, 3.4 the handler's; after each pause what is given."""
+    made = measured(lone_ms=6.5)
+    made.plan = replace(made.plan, samples=samples, pauses=len(seen) * samples)
+    made.requests = [replace(request, stages_ms={"inference": 3.4}) for request in made.requests for _ in range(samples)]
+    for number in range(3):
+        made.rested += [RestedTime(number, 1.0, 99.0, True, {}) for _ in range(samples)]
+        for pause_ms, latency_ms, handler_ms in seen:
+            made.rested += [
+                RestedTime(number, pause_ms, latency_ms * (1 + odd), False, {"inference": handler_ms * (1 + odd)}) for odd in ODD[samples]
+            ]
+    return made
+
+
+ODD = {1: (0.0,), 2: (-0.5, 0.5)}  # samples of unlike size
+
+
+@pytest.mark.parametrize("samples", [1, 2])
+def test_what_rest_costs_is_split_between_worker_and_front_end(samples: int) -> None:
+    service = model_of(rested((1.0, 6.6, 3.5), (10.0, 7.5, 4.0), (100.0, 9.0, 5.0), samples=samples)).services[1]
+    outside_ms = 6.5 - service.batch_ms[0] - 0.4  # the handler takes 0.4 ms more between two lone requests
+    assert service.front_end_ms == pytest.approx(outside_ms)
+    assert [more for _, *both in service.rested for more in both] == pytest.approx([0.4, 0.0, 0.5, 0.0, 1.0, 0.4, 2.0, 0.9])
+    assert [rest_ms - outside_ms for rest_ms, *_ in service.rested] == pytest.approx([0.0, 1.0, 10.4, 100.9])
+
+
+def test_a_request_after_a_pause_is_predicted_right() -> None:
+    service = replace(model_of(rested((1.0, 6.6, 3.5), (10.0, 7.5, 4.0), (100.0, 9.0, 5.0))).services[1], noise=())
+    for pause_ms, latency_ms in ((0.0, 6.5), (10.0, 7.5), (100.0, 9.0), (5000.0, 9.0)):
+        apart = simulate(service, Setting(1, 1, 1), 1e3 / (pause_ms + latency_ms), requests=2000, arrivals="constant")
+        assert apart.latency_ms.p50 == pytest.approx(latency_ms, rel=0.03)
+
+
+def test_rest_never_makes_quicker() -> None:
+    service = model_of(rested((1.0, 5.0, 2.0), (10.0, 9.0, 5.0), (100.0, 7.0, 3.0))).services[1]
+    assert [list(column) for column in zip(*service.rested, strict=True)] == [
+        sorted(column) for column in zip(*service.rested, strict=True)
+    ]
+
+
+def test_a_handler_that_tells_no_stages_rests_in_the_front_end() -> None:
+    made = rested((1.0, 6.6, 0.0), (100.0, 9.0, 0.0))
+    for kept in (made.batches, made.requests, made.rested):
+        kept[:] = [replace(one, stages_ms={}) for one in kept]  # type: ignore[type-var]
+    service = model_of(made).services[1]
+    assert service.front_end_ms == pytest.approx(1.5)
+    assert [more_ms for _, more_ms, _ in service.rested] == [0.0] * len(service.rested)
+    assert service.rested[-1][2] == pytest.approx(2.5)
 
 
 def test_memory_is_measured_or_an_estimate_that_says_so(tmp_path: Path) -> None:

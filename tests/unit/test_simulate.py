@@ -17,7 +17,10 @@ from hypothesis import strategies as st
 from scipy.special import stdtrit
 
 from batchline import cli, kernel, simulate
-from batchline.simulate import Server, Service, Setting, Simulated, SimulateError, Trace, simulate_times
+from batchline.errors import SimulateError
+from batchline.queueing import SERVERS, Server, Service, Setting, capacity_per_s
+from batchline.simulate import simulate_times
+from batchline.simulated import Simulated, Trace, as_json
 
 ENOUGH = 40  # replications: Student's t beyond 3 standard errors is then once in 200
 QUANTILE_ERROR = 0.001  # of the histogram
@@ -310,7 +313,7 @@ services = st.builds(
 )
 limits = st.sampled_from([None, 1, 3, 20])
 gaps_ms = st.lists(st.floats(0, 30) | st.just(0.0), min_size=1, max_size=60)
-servers = st.sampled_from(simulate.SERVERS)
+servers = st.sampled_from(SERVERS)
 
 
 @given(gaps_ms, services, batch_sizes, delays_ms, worker_counts, limits, servers)
@@ -417,7 +420,7 @@ def test_noise_and_the_front_end_are_drawn_from_what_was_measured() -> None:
     assert found.latency_ms.p99 == pytest.approx(17, rel=QUANTILE_ERROR)
     assert found.queue_wait_ms.mean == pytest.approx(0, abs=0.01)
     assert found.front_end_ms == 2
-    assert simulate.capacity_per_s(service, ideal(1)) == pytest.approx(1e3 / 11)
+    assert capacity_per_s(service, ideal(1)) == pytest.approx(1e3 / 11)
 
 
 # ---- unstable, and honest about it
@@ -431,12 +434,12 @@ def test_more_than_can_be_done_has_no_latency(rate_per_s: float, limit: int | No
     if says:
         assert says in found.note
         assert found.latency_ms.p99 == math.inf
-        assert set(simulate.as_json(found)) == {"stable", "capacity_per_s", "rejected", "note"}
+        assert set(as_json(found)) == {"stable", "capacity_per_s", "rejected", "note"}
 
 
 def test_contention_and_noise_count_in_the_capacity() -> None:
     service = Service((10.0,), slowdown=(1.0, 1.5), noise=(1.0, 1.0, 4.0))
-    assert simulate.capacity_per_s(service, ideal(1, workers=4)) == pytest.approx(4 / (10 * 3 * 2) * 1e3)
+    assert capacity_per_s(service, ideal(1, workers=4)) == pytest.approx(4 / (10 * 3 * 2) * 1e3)
 
 
 def test_what_cannot_settle_within_the_requests_is_no_number() -> None:
@@ -575,3 +578,38 @@ def test_other_values_that_cannot_be() -> None:
 def test_no_other_verb_waits_for_numba() -> None:
     code = "import sys, batchline.cli, batchline.simulate; sys.exit('numba' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_batch_after_a_rest_takes_longer_and_its_requests_too() -> None:
+    """Equal gaps of 100 ms and T = 10 ms: every worker rests for 85 ms, on a flat part of the curve."""
+    rested = replace(Service((10.0,)), rested=((5.0, 2.0, 1.0), (20.0, 5.0, 2.0)))
+    found = simulate.simulate(rested, Setting(1, 1, 1), 10.0, requests=1000, arrivals="constant")
+    assert found.latency_ms.mean == pytest.approx(10 + 5 + 2)
+    assert found.front_end_ms == pytest.approx(2.0)
+    trace = simulate_times(rested, Setting(1, 1, 1), [1.0, 1.0225])  # the second after a rest of 22.5 - 15 = 7.5 ms, a sixth of the way
+    assert np.diff([trace.dispatch_ms, trace.done_ms], axis=0)[0] == pytest.approx([15.0, 10 + 2 + 3 / 6])
+
+
+def test_a_queue_that_never_rests_is_the_one_without_rest() -> None:
+    plain = Service((4.0, 5.0, 6.0))
+    setting, times = Setting(3, 1, 2), np.zeros(300)
+    one, other = (simulate_times(service, setting, times) for service in (plain, replace(plain, rested=((1.0, 3.0, 1.0),))))
+    assert one.done_ms[6:] - other.done_ms[6:] == pytest.approx(np.full(294, one.done_ms[6] - other.done_ms[6]))
+
+
+@pytest.mark.parametrize("rate_per_s", [20.0, 60.0, 90.0])
+def test_the_first_of_a_busy_period_takes_longer(rate_per_s: float) -> None:
+    """M/G/1 with an exceptional first service: Welch, On a Generalized M/G/1 Queuing Process, Operations Research 12 (1964)."""
+    usual_ms, first_ms, each_ms = 10.0, 15.0, rate_per_s / 1e3
+    service = replace(Service((usual_ms,)), rested=((1e-9, first_ms - usual_ms, 0.0),))
+    wait_ms = each_ms * usual_ms**2 / (2 * (1 - each_ms * usual_ms))
+    wait_ms += each_ms * (first_ms**2 - usual_ms**2) / (2 * (1 + each_ms * (first_ms - usual_ms)))
+    found = simulate.simulate(service, Setting(1, 1, 1, queue_limit=None), rate_per_s, requests=400_000)
+    low, high = found.intervals["queue_wait_ms.mean"]
+    assert abs(found.queue_wait_ms.mean - wait_ms) < 1.5 * (high - low)  # three standard errors and a little
+
+
+@pytest.mark.parametrize("rested", [((0.0, 1.0, 0.0),), ((5.0, -1.0, 0.0),), ((5.0, 1.0, 0.0), (5.0, 2.0, 0.0)), ((math.nan, 1.0, 0.0),)])
+def test_a_rest_that_cannot_be(rested: tuple[tuple[float, float, float], ...]) -> None:
+    with pytest.raises(SimulateError, match="rest"):
+        replace(Service((1.0,)), rested=rested).check()

@@ -21,8 +21,8 @@ from batchline.measured import write_measured
 from batchline.plan import choose
 from batchline.promise import Promise, predict, promised, read_promise
 from batchline.properties import read_configuration
+from batchline.queueing import Setting
 from batchline.recipe import Recipe
-from batchline.simulate import Setting
 from batchline.status import Settings
 from batchline.stopping import Judgement, dependence, judge, needed, quantile_interval
 from batchline.targets import Limits, Target

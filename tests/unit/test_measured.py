@@ -281,7 +281,7 @@ def test_threads_that_the_model_does_not_allow_are_not_measured() -> None:
 def test_every_turn_stands_in_the_plan_once_and_places_take_turns() -> None:
     made = make_plan(subject(), 2)
     turns = list(_turns(made))
-    assert len(turns) == len(set(turns)) == made.rounds * (2 * len(BATCH_SIZES) + 1) + len(made.settings) * made.setting_visits
+    assert len(turns) == len(set(turns)) == made.rounds * (2 * len(BATCH_SIZES) + 2) + len(made.settings) * made.setting_visits
     assert turns == list(_turns(made)), "the plan is fixed"
     first = [turn for turn in turns if turn.kind in ("server", "handler") and turn.round == 0]
     second = [turn for turn in turns if turn.kind in ("server", "handler") and turn.round == 1]

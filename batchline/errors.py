@@ -58,7 +58,7 @@ class PortInUse(ServerError):
 
 
 class LoadError(BatchlineError):
-    """Load that cannot be offered as asked, or that outran the server."""
+    """Load that cannot be offered as asked."""
 
 
 class Outrun(LoadError):

@@ -167,7 +167,7 @@ def _send_lone(target: Target, ping: Target, offered: Offered, progress: Progres
 def _send_loaded(target: Target, ping: Target, offered: Offered, progress: Progress | None) -> _Sent:
     """The load as `batchline load` sends it; /ping at random moments meanwhile."""
     times = draw("poisson", BARE_PER_S, offered.duration_s, seed=2)
-    bare = _Alongside(lambda: open_loop(ping, times).records)
+    bare = _Alongside(lambda: open_loop(ping, times, ahead=offered.rate_per_s is not None).records)  # by the rules of the requests
     if offered.rate_per_s is None:
         run = closed_loop(target, offered.clients or 1, offered.duration_s, progress)
     else:

@@ -46,6 +46,7 @@ NOW = np.dtype(
         ("left", "f8"),  # of the delay
         ("deadline", "f8"),
         ("busy", "i8"),  # workers
+        ("quiet", "f8"),  # since when none was
         ("inside", "i8"),  # requests in a batch that runs
         ("idle_first", "i8"),  # place in `idle` of the worker that has been idle longest
         ("batches", "i8"),  # that have left so far
@@ -74,8 +75,8 @@ class Rules(NamedTuple):
         batch_ms: T(1) .. T(b).
         pace: [workers + 1]: 1/slow(n) of n busy workers, [0] unused.
         noise, front_end_ms: samples; one value where nothing is drawn.
-        rested: [points, 3]: how long a worker has had nothing to do, what its next batch takes more, what the front end takes more for each
-            request of it; ascending from 0, on straight lines, flat beyond. One point where rest makes no difference.
+        rested: [points, 3]: a rest, what a batch takes more after its worker had such a one, what the front end takes more for each
+            request of it after all workers had; ascending from 0, on straight lines, flat beyond. One point where rest makes no difference.
         times_ms: all arrivals; empty where they are drawn.
         gap_ms: mean time between drawn arrivals.
         first, last: numbers of the requests that count, last not among them.
@@ -271,9 +272,8 @@ def _dispatch(now: Any, rules: Rules, space: Space, chances: Chances, size: int)
     noise = rules.noise[int(chances.noise.random() * len(rules.noise))] if len(rules.noise) > 1 else rules.noise[0]
     batch_ms = rules.batch_ms[size - 1] * noise
     if len(rules.rested) > 1:
-        rest_ms = now.t - space.since[worker]
-        batch_ms += _after(rules.rested, rest_ms, 1)
-        space.more_ms[worker] = _after(rules.rested, rest_ms, 2)
+        batch_ms += _after(rules.rested, now.t - space.since[worker], 1)
+        space.more_ms[worker] = 0.0 if now.busy else _after(rules.rested, now.t - now.quiet, 2)
     _occupy(now, space, worker, now.v + batch_ms)
     for job in range(size):
         place = now.head & (len(space.queue_ms) - 1)
@@ -332,7 +332,7 @@ def _finish(now: Any, rules: Rules, space: Space, chances: Chances) -> None:
     worker = space.ends_of[now.busy]
     now.v = space.ends_v[now.busy] if now.busy else 0.0  # near 0 a clock has its finest grain
     space.idle[(now.idle_first + rules.workers - now.busy - 1) % rules.workers] = worker
-    space.since[worker] = now.t
+    space.since[worker] = now.quiet = now.t
     size = space.sizes[worker]
     now.inside -= size
     if now.phase == OPEN:

@@ -35,6 +35,7 @@ DURATION_S = 30.0
 MAX_IN_FLIGHT = 10_000
 PROGRESS_S = 0.5
 SPIN_S = 0.0015  # epoll wakes to the millisecond: the last stretch before a send is spun, other work running in between
+NAP_S = 50e-6  # to which a thread of real-time priority wakes in time
 IDLE_TURN_S = 50e-6  # a turn of the event loop shorter than this had nothing to do
 Progress = Callable[[Sequence["RequestRecord"], float], None]
 
@@ -147,7 +148,7 @@ class Schedule:
     duration_s: float
 
 
-def open_loop(target: Target, times: Times, progress: Progress | None = None, cap: int = MAX_IN_FLIGHT) -> LoadRun:
+def open_loop(target: Target, times: Times, progress: Progress | None = None, cap: int = MAX_IN_FLIGHT, ahead: bool = True) -> LoadRun:
     """Sends one request at each of `times`, whatever became of those before.
 
     Args:
@@ -155,12 +156,13 @@ def open_loop(target: Target, times: Times, progress: Progress | None = None, ca
         times: intended send times, seconds, ascending.
         progress: called about twice a second with the records so far and the seconds.
         cap: most requests in flight; one more fails the run, for delaying it would hide the overload.
+        ahead: before ordinary processes, where that may be had.
 
     Raises:
         Outrun: the cap was reached.
     """
-    with punctual():
-        return asyncio.run(_Generator(target, progress, cap).open_loop(times))
+    with punctual() if ahead else contextlib.nullcontext(False) as granted:
+        return asyncio.run(_Generator(target, progress, cap, granted).open_loop(times))
 
 
 def closed_loop(target: Target, clients: int, duration_s: float, progress: Progress | None = None) -> LoadRun:
@@ -173,10 +175,11 @@ def closed_loop(target: Target, clients: int, duration_s: float, progress: Progr
 class _Generator:
     """One run. Everything in it happens on one event loop in one thread."""
 
-    def __init__(self, target: Target, progress: Progress | None, cap: int) -> None:
+    def __init__(self, target: Target, progress: Progress | None, cap: int, ahead: bool = False) -> None:
         self.transport = target.transport()
         self.progress = progress
         self.cap = cap
+        self.ahead = ahead
         self.records: list[RequestRecord] = []
         self.in_flight = 0
         self.most_in_flight = 0
@@ -192,7 +195,9 @@ class _Generator:
             for turn, due_s in enumerate(times.tolist()):
                 await self._until(due_s)
                 if self.in_flight >= self.cap:
-                    raise Outrun(f"{self.cap} requests in flight after {due_s:.1f} s: the server does not keep up; lower the rate.")
+                    raise Outrun(
+                        f"{self.cap} requests in flight after {due_s:.1f} s: the server does not keep up, or the generator; lower the rate."
+                    )
                 task = asyncio.ensure_future(self._request(turn, due_s))
                 tasks.add(task)
                 task.add_done_callback(tasks.discard)
@@ -228,7 +233,10 @@ class _Generator:
             before_s = self._now()
             await asyncio.sleep(0)
             turn_s = self._now() - before_s
-            self.spun_s += turn_s if turn_s < IDLE_TURN_S else 0.0
+            if turn_s < IDLE_TURN_S:
+                self.spun_s += turn_s
+                if self.ahead and left > 2 * NAP_S:
+                    time.sleep(NAP_S)  # nobody could take the core otherwise
 
     async def _request(self, turn: int, intended_s: float) -> None:
         self.in_flight += 1

@@ -46,11 +46,12 @@ SETTING_BATCH_SIZE = 8  # throughput is compared at the largest measured size up
 LARGEST = 4096  # of a batch
 MOST_BATCHES = 300  # of a handler in one turn: a tiny model would fill the file
 MOST_COUNTS = 8  # worker counts, where there are many cores
-MEAN_PAUSE_S = 0.0215  # evenly on a logarithmic axis from 1 to 100 ms
 WORKER_START_S = 5.0  # for the expected duration only
 SERVER_START_S = 3.0
 JVM_WARM_UP_S = 3.0
 PAUSES, QUICK_PAUSES = 24, 12  # requests after a pause in a round, about
+LEAST_PAUSES = 4  # different ones
+REST_SLOTS = 3  # turns' time that they may take
 REQUEST, RESTED, SETTING = "request", "rested", "setting"
 WARM_UP = -1  # as a round
 Progress = Callable[[int, int, str], None]  # turns done, turns in all, what is under way
@@ -110,7 +111,8 @@ def make_plan(subject: Subject, cores: int, quick: bool = False, batch_sizes: Se
     settings = _settings(cores, limit, quick)
     at = max(size for size in sizes if size <= SETTING_BATCH_SIZE)
     common: dict[str, Any] = {"batch_sizes": sizes, "samples": len(subject.bodies), "settings": settings, "setting_batch_size": at}
-    common["pauses"] = math.ceil((QUICK_PAUSES if quick else PAUSES) / len(subject.bodies)) * len(subject.bodies)
+    lengths = math.ceil((QUICK_PAUSES if quick else PAUSES) / len(subject.bodies))
+    common["pauses"] = max(LEAST_PAUSES, lengths) * len(subject.bodies)
     if quick:
         return Plan(**common, rounds=4, warm_up_s=1.0, slot_s=0.3, least_batches=2, setting_s=0.8, setting_visits=2)
     return Plan(**common, rounds=8, warm_up_s=1.5, slot_s=0.6, least_batches=3, setting_s=2.0, setting_visits=4)
@@ -148,7 +150,9 @@ def _doubled(most: int) -> list[int]:
 def expected_s(plan: Plan) -> float:
     """How long the plan takes where batches are short against a turn; slow models take their least batches' time instead."""
     turns = plan.rounds * (2 * len(plan.batch_sizes) + 1) * plan.slot_s
-    turns += plan.rounds * plan.pauses * MEAN_PAUSE_S
+    shortest_ms, longest_ms = plan.pause_ms
+    mean_pause_s = (longest_ms - shortest_ms) / math.log(longest_ms / shortest_ms) / 1e3  # evenly on a logarithmic axis
+    turns += plan.rounds * min(plan.pauses * mean_pause_s, REST_SLOTS * plan.slot_s)
     threads = {t for _, t in plan.settings}
     starts = len(plan.batch_sizes) + sum(max(w for w, t in plan.settings if t == kind) for kind in threads)
     turns += plan.warm_up_s * (len(plan.batch_sizes) + len(threads) - 1)
@@ -348,14 +352,17 @@ def _request_turn(server: Variants, bodies: list[bytes], turn: Turn, plan: Plan)
 
 
 def _rested_turn(server: Variants, bodies: list[bytes], turn: Turn, plan: Plan) -> list[RestedTime]:
-    """Pauses of all lengths, evenly on a logarithmic axis; after each length every sample in turn."""
+    """Pauses of all lengths, evenly on a logarithmic axis and in random order; after each length every sample in turn."""
     chance, (shortest, longest) = random.Random(f"{plan.seed} {turn.round}"), map(math.log, plan.pause_ms)
-    pauses_ms = [math.exp(chance.uniform(shortest, longest)) for _ in range(plan.pauses // len(bodies)) for _ in bodies]
-    pauses_ms = [pauses_ms[place - place % len(bodies)] for place in range(len(pauses_ms))]
-    replies = paced(server.address, server.path(1), bodies, [pause_ms / 1e3 for pause_ms in pauses_ms])
+    count = plan.pauses // len(bodies)
+    lengths_ms = [math.exp(shortest + (longest - shortest) * (place + chance.random()) / count) for place in range(count)]
+    chance.shuffle(lengths_ms)
+    pauses_ms = [lengths_ms[0], *(length_ms for length_ms in lengths_ms for _ in bodies)]  # the first is the warm-up
+    seconds = REST_SLOTS * plan.slot_s
+    replies = paced(server.address, server.path(1), bodies, [pause_ms / 1e3 for pause_ms in pauses_ms], seconds)
     return [
         RestedTime(turn.round, _grain(pause_ms), _grain((reply.done_s - reply.sent_s) * 1e3), number == 0, reply.stages_ms)
-        for number, (pause_ms, reply) in enumerate(zip(pauses_ms, replies, strict=True))
+        for number, (pause_ms, reply) in enumerate(zip(pauses_ms, replies, strict=False))  # a slow model has no time for all
     ]
 
 

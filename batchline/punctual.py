@@ -15,8 +15,8 @@ def punctual() -> Iterator[bool]:
     """Runs the block in this thread ahead of ordinary processes, and without pauses to look for cyclic garbage.
 
     A thread that wakes to send while all cores compute waits for the end of somebody's time slice, about 3 ms, and niceness does
-    not help where each session is a scheduling group of its own (autogroups). Real-time priority does. What the block costs
-    beside the server stays what it was: time that it would have got a little later.
+    not help where each session is a scheduling group of its own (autogroups). Real-time priority does. Whoever spins
+    in the block takes a core from the server, so it must sleep whenever it has nothing to do.
 
     Yields:
         whether the priority was granted: Linux gives it to root and to those with CAP_SYS_NICE or an rtprio limit. Where not, the
@@ -30,7 +30,7 @@ def punctual() -> Iterator[bool]:
         if collecting:
             gc.enable()
         if before is not None:
-            os.sched_setscheduler(0, *before)
+            _restore(*before)
 
 
 def _raise() -> tuple[int, os.sched_param] | None:
@@ -41,3 +41,10 @@ def _raise() -> tuple[int, os.sched_param] | None:
     except (OSError, AttributeError):  # no permission, or no Linux
         return None
     return before
+
+
+def _restore(policy: int, parameters: os.sched_param) -> None:
+    try:
+        os.sched_setscheduler(0, policy, parameters)
+    except PermissionError:  # an rtprio limit allows to raise and to lower, but to have children inherit again takes CAP_SYS_NICE
+        os.sched_setscheduler(0, policy | os.SCHED_RESET_ON_FORK, parameters)

@@ -21,7 +21,7 @@ SHORTEST_MS = 0.01  # rest, and step from one to the next
 
 
 class Point(NamedTuple):
-    """All samples once after the same pause: means, milliseconds."""
+    """All samples once, after the same pause: means, milliseconds."""
 
     pause_ms: float
     latency_ms: float
@@ -73,16 +73,20 @@ def _hot_ms(measured: Measured) -> float:
 
 
 def _points(told: Sequence[tuple[float, RequestTime | RestedTime]], samples: int) -> Iterator[Point]:
-    """One for every turn of all samples with the same pause; a turn that holds a warm-up is left out."""
+    """One for every so many requests that followed one another in a round, warm-ups left out: samples take turns, so each is in it once.
+
+    A round with fewer is one point by itself: a slow model's requests are few.
+    """
     rounds: dict[int, list[tuple[float, RequestTime | RestedTime]]] = {}
     for pause_ms, request in told:
-        rounds.setdefault(request.round, []).append((pause_ms, request))
+        if not request.warm_up:
+            rounds.setdefault(request.round, []).append((pause_ms, request))
     for turn in rounds.values():
-        for begin in range(0, len(turn) - samples + 1, samples):
-            group = turn[begin : begin + samples]
-            if not any(request.warm_up for _, request in group):
-                latency_ms = fmean(request.latency_ms for _, request in group)
-                yield Point(group[0][0], latency_ms, fmean(sum(request.stages_ms.values()) for _, request in group))
+        size = min(samples, len(turn))
+        for begin in range(0, len(turn) - size + 1, size):
+            group = turn[begin : begin + size]
+            latency_ms = fmean(request.latency_ms for _, request in group)
+            yield Point(group[0][0], latency_ms, fmean(sum(request.stages_ms.values()) for _, request in group))
 
 
 def _binned(points: Sequence[Point]) -> Iterator[Point]:

@@ -78,12 +78,15 @@ def saturate(
             connection.socket.close()
 
 
-def paced(address: tuple[str, int], path: str, bodies: Sequence[bytes], pauses_s: Sequence[float]) -> list[Reply]:
-    """One connection that pauses before each of its requests: so many seconds after the answer to the one before; else as `saturate`."""
+def paced(address: tuple[str, int], path: str, bodies: Sequence[bytes], pauses_s: Sequence[float], seconds: float) -> list[Reply]:
+    """One connection that pauses before each of its requests: so many seconds after the answer to the one before; else as `saturate`.
+
+    After `seconds` it ends with the next whole turn of all bodies, though pauses are left.
+    """
     requests = [_request(address, path, body) for body in bodies]
     connection = _connect(address)
     try:
-        return _Loop([connection], requests, 0.0, 1, len(pauses_s), pauses_s).run()
+        return _Loop([connection], requests, seconds, len(bodies), 1 + len(bodies), pauses_s).run()
     except OSError as error:
         raise MeasureError(f"the server at {address[0]}:{address[1]} broke off: {error}; its logs say why.") from None
     finally:
@@ -139,6 +142,8 @@ class _Loop:
         return time.perf_counter() - self.begin_s
 
     def _wants_more(self) -> bool:
+        if self.pauses_s and self.sent >= len(self.pauses_s):
+            return False
         return self.sent < self.least or self._now() < self.seconds or self.sent % self.multiple > 0
 
     def _send(self, connection: _Connection) -> None:

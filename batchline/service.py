@@ -1,4 +1,4 @@
-"""run.json -> what a plan must know of a model: T(B), how busy workers slow each other, noise, the front end, stages, memory.
+"""run.json -> what a plan must know of a model: T(B), how busy workers slow each other, noise, rest, the front end, stages, memory.
 
 A pure function of the file, but for the archive, whose size stands in where no worker's memory was measured.
 
@@ -138,7 +138,8 @@ def estimated_mib(archive: Path | None) -> float:
 
 def _corrected(service: Service, batch_factor: float, front_end_more_ms: float) -> Service:
     front_end_ms = max(0.0, _alone_ms(service) + front_end_more_ms)
-    return replace(service, batch_ms=tuple(ms * batch_factor for ms in service.batch_ms), front_end_ms=front_end_ms)
+    rested = tuple((rest_ms, more_ms * batch_factor, outside_ms) for rest_ms, more_ms, outside_ms in service.rested)
+    return replace(service, batch_ms=tuple(ms * batch_factor for ms in service.batch_ms), front_end_ms=front_end_ms, rested=rested)
 
 
 def _alone_ms(service: Service) -> float:

@@ -194,6 +194,7 @@ def _step(server: Candidates, turn: Turn, plan: SweepPlan, bodies: Sequence[byte
     try:
         run = open_loop(server.target(turn.candidate, bodies), times)
     except Outrun as reason:  # of this step alone: the others are not to be lost
+        closed_loop(server.target(turn.candidate, bodies), 1, plan.settle_s)  # answered when the queue is done
         return Step(turn.candidate.name, turn.rate_per_s, turn.visit, latency_ms=[], refused=0, failed=0, invalid=[str(reason)])
     return _as_step(turn, run, plan.settle_s)
 

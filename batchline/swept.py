@@ -6,6 +6,7 @@ Latencies are of requests that came after the settling time of their step, in th
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -182,8 +183,9 @@ def _point(steps: list[Step]) -> Point:
 def largest_kept(sweep: Sweep, candidate: str, target_p99_ms: float) -> Point | None:
     """The highest rate up to which every lower one kept the target too; None where the lowest did not."""
     kept = None
+    outran = [step.rate_per_s for step in sweep.steps if step.candidate == candidate and not step.latency_ms]
     for point in points(sweep, candidate):
-        if not point.keeps(target_p99_ms):
+        if not point.keeps(target_p99_ms) or point.rate_per_s >= min(outran, default=math.inf):
             break
         kept = point
     return kept

@@ -297,8 +297,8 @@ def _missing(page: str | None) -> Iterator[str]:
         return
     if not all(_defined(page, name) for name in (REQUESTS, QUEUE, LATENCY)):
         yield "TorchServe shows no request counters: set metrics_mode=prometheus and keep them in metrics_config, for rates and latencies."
-    elif not all(_defined(page, name) for name in (STAGE, BATCH)):
-        yield "metrics_config does not define batchline's metrics: name batchline's metrics.yaml there, for stages and batch sizes."
+    elif not all(_defined(page, name) for name in (STAGE, BATCH, HANDLED, BUSY)):
+        yield "metrics_config does not define all of batchline's metrics: name batchline's metrics.yaml there, for stages and batches."
 
 
 def _defined(page: str, name: str) -> bool:
@@ -337,6 +337,8 @@ def _model(entries: list[dict[str, Any]], page: str | None, now: _Totals | None,
 
 
 def _lacks(name: str, page: str | None, now: _Totals | None) -> tuple[str, ...]:
+    if now and now.batches and now.handled is None and page and _defined(page, HANDLED):
+        return (f"the archive of {name} was built by an older batchline, which does not count requests: `make archive` builds it again.",)
     if page is None or now is None or not _defined(page, BATCH) or not _defined(page, STAGE) or now.batches or not now.requests:
         return ()
     return (

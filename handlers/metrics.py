@@ -1,18 +1,20 @@
 """What a worker tells TorchServe's metrics: stage durations, batch sizes, requests, bad inputs by kind.
 
 TorchServe parses one log line an observation, which for a quick model would cost more than the model. So at most some PER_S
-batches a second are told: the histograms hold every k-th batch then, while the counters lack nothing, only lag behind by
-what came since the last batch that was told. Histograms have fixed buckets from 5 ms to 10 s, so values are in seconds, and
-TorchServe's pattern for numbers knows no exponent with a plus sign.
+batches a second of a worker are told: the histograms hold every k-th batch then, while the counters lack nothing that is a
+second old. Histograms have fixed buckets from 5 ms to 10 s, so values
+are in seconds, and TorchServe's pattern for numbers knows no exponent with a plus sign.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import re
 import socket
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 logger = logging.getLogger("ts.metrics.caching_metric")  # TorchServe's own for such lines
@@ -40,15 +42,16 @@ class Share:
     k comes from the batches of a window before, never from the batch itself: the told ones are a fair sample, long or short.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.clock = clock
         self.every = self.left = 1
-        self.seen, self.begin_s = 0, time.monotonic()
+        self.seen, self.begin_s = 0, clock()
 
     def due(self) -> bool:
         """Counts a batch, and says whether it is one that is told."""
-        now_s = time.monotonic()
+        now_s = self.clock()
         if now_s - self.begin_s >= WINDOW_S:
-            self.every = max(1, round(self.seen / (now_s - self.begin_s) / PER_S))
+            self.every = max(1, math.ceil(self.seen / (now_s - self.begin_s) / PER_S))
             self.left = min(self.left, self.every)
             self.seen, self.begin_s = 0, now_s
         self.seen += 1
@@ -73,29 +76,44 @@ class Metrics:
         self.ends: dict[tuple[str, ...], tuple[str, str]] = {}
         self.share = Share()
         self.counted: dict[tuple[str, ...], float] = {}
+        self.lock = threading.Lock()  # for what is counted: the rest is told by a thread of its own
+        self.rest: threading.Timer | None = None
 
     def batch(self, seconds: Mapping[str, float], requests: int) -> None:
         """One batch: seconds by stage, and how many requests it held. One write to the log, a line an observation."""
         if not self.series:
             return
-        self._count(requests, REQUESTS)
-        self._count(sum(seconds.values()), BUSY)
+        with self.lock:
+            self._count(requests, REQUESTS)
+            self._count(sum(seconds.values()), BUSY)
         if self.share.due():
             now_s = int(time.time())
             observed = [self._line(STAGE, f"{duration_s:f}", now_s, stage) for stage, duration_s in seconds.items()]
-            counted = [
-                self._line(name, f"{value:.6f}".rstrip("0").rstrip("."), now_s, *labels) for (name, *labels), value in self.counted.items()
-            ]
-            self.counted.clear()
-            logger.info("\n".join([*observed, self._line(BATCH, requests, now_s), *counted]))
+            logger.info("\n".join([*observed, self._line(BATCH, requests, now_s), *self._counters(now_s)]))
+        elif self.rest is None:
+            self.rest = threading.Timer(WINDOW_S, self._tell_rest)
+            self.rest.daemon = True
+            self.rest.start()
 
     def bad_input(self, kind: str) -> None:
         """One request answered 4xx, of the batch that is told next."""
         if self.series:
-            self._count(1, BAD, re.sub(r"\W", "_", kind))  # a comma or colon would split the line
+            with self.lock:
+                self._count(1, BAD, re.sub(r"\W", "_", kind))  # a comma or colon would split the line
+
+    def _tell_rest(self) -> None:
+        self.rest = None
+        if lines := self._counters(int(time.time())):
+            logger.info("\n".join(lines))
 
     def _count(self, value: float, *series: str) -> None:
         self.counted[series] = self.counted.get(series, 0) + value
+
+    def _counters(self, now_s: int) -> list[str]:
+        """What was counted since this was last asked."""
+        with self.lock:
+            counted, self.counted = self.counted, {}
+        return [self._line(name, f"{value:.6f}".rstrip("0").rstrip("."), now_s, *labels) for (name, *labels), value in counted.items()]
 
     def _line(self, name: str, value: object, now_s: int, *labels: str) -> str:
         """As TorchServe's emit_metrics has it."""

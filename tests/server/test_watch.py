@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from batchline import server
@@ -70,9 +71,20 @@ def around(client: Client, run: Callable[[], LoadRun]) -> tuple[View, LoadRun]:
         time.sleep(0.05)
 
 
+def test_a_quick_models_requests_are_all_counted(watched: Watched) -> None:
+    """Hundreds of batches a second: the histograms are a sample, the counters are not."""
+    seen, run = around(watched.client, lambda: closed_loop(watched.target, 4, 1.5))
+    (model,) = seen.models
+    for rate in (model.offered_per_s, model.handled_per_s):
+        assert rate is not None and rate * seen.seconds == pytest.approx(len(run.records))
+    batches = sum(1 / record.batch_size for record in run.records if record.batch_size)
+    assert model.batches is not None and 1 <= model.batches.count < batches
+
+
 def test_the_figures_are_those_that_the_load_saw(watched: Watched) -> None:
     """Not about: every request, every batch, every stage's microseconds."""
-    seen, run = around(watched.client, lambda: closed_loop(watched.target, 4, 1.0))
+    open_loop(watched.target, draw("constant", 8, 3.2, seed=1))  # so few that every batch is told, from the next second on
+    seen, run = around(watched.client, lambda: open_loop(watched.target, np.repeat(np.arange(8) / 8, 4)))
     (model,) = seen.models
     records, shares = run.records, [1 / record.batch_size for record in run.records if record.batch_size]
     assert len(shares) == len(records) > 20

@@ -503,26 +503,29 @@ def test_metrics_in_the_form_that_torchserve_reads(digits: Worker, caplog: pytes
 
 
 def test_many_batches_are_told_in_part_and_counted_in_full(digits: Worker, caplog: pytest.LogCaptureFixture) -> None:
-    share = digits.handler.metrics.share = Share()
-    share.begin_s -= 1.0  # as if a second had passed in which it saw
-    share.seen = 200
+    now_s = 100.0
+    share = digits.handler.metrics.share = Share(lambda: now_s)
+    share.seen, now_s = 200, 101.0  # in the second before
     with caplog.at_level(logging.INFO, "ts.metrics.caching_metric"):
-        for _ in range(41):
+        for _ in range(44):
             digits.send(request(ROW), BAD)
+        rest = digits.handler.metrics.rest
+        assert rest is not None
+        rest.join()  # the last three are told within a second
     written = [record.getMessage() for record in caplog.records if record.name == "ts.metrics.caching_metric"]
     found = [[match for match in map(METRIC.fullmatch, text.split("\n")) if match] for text in written]
     sums: Counter[str] = Counter()
     for match in itertools.chain.from_iterable(found):
         sums[match[1]] += float(match[3])  # type: ignore[assignment]
     assert sums["batchline_batch_size"] == 2 * 5  # the first of every ten
-    assert sums["batchline_requests_total"] == 82
-    assert sums["batchline_bad_input_total"] == 41
+    assert sums["batchline_requests_total"] == 88
+    assert sums["batchline_bad_input_total"] == 44
 
 
 def test_few_batches_are_all_told() -> None:
-    share = Share()
-    share.begin_s -= 2.0
-    share.seen, share.every, share.left = 30, 9, 9
+    now_s = 0.0
+    share = Share(lambda: now_s)
+    share.seen, share.every, share.left, now_s = 40, 9, 9, 2.0
     assert [share.due() for _ in range(5)] == [True] * 5
 
 

@@ -278,6 +278,13 @@ def test_threads_that_the_model_does_not_allow_are_not_measured() -> None:
     assert {threads for _, threads in make_plan(subject(threads=1), 8).settings} == {1}
 
 
+def test_a_plan_from_before_pauses_has_its_turns_as_they_were() -> None:
+    made = make_plan(subject(), 2)
+    old = list(_turns(replace(made, pauses=0)))
+    assert len(old) == made.rounds * (2 * len(BATCH_SIZES) + 1) + len(made.settings) * made.setting_visits
+    assert not any(turn.kind == "rested" for turn in old)
+
+
 def test_every_turn_stands_in_the_plan_once_and_places_take_turns() -> None:
     made = make_plan(subject(), 2)
     turns = list(_turns(made))

@@ -49,6 +49,20 @@ def test_who_may_not_runs_without() -> None:
     assert done.stdout.split() == ["False", "True"], done.stderr
 
 
+@LINUX
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+def test_who_may_by_a_limit_alone_comes_back_too() -> None:
+    code = (
+        "import os, resource\n"
+        "from batchline.punctual import punctual\n"
+        "resource.setrlimit(resource.RLIMIT_RTPRIO, (1, 1)); os.setuid(65534)\n"
+        "with punctual() as granted: pass\n"
+        "print(granted, os.sched_getscheduler(0) & ~os.SCHED_RESET_ON_FORK == os.SCHED_OTHER)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=Path(__file__).parents[2])
+    assert done.stdout.split() == ["True", "True"], done.stderr
+
+
 def test_garbage_stays_as_it_was_set() -> None:
     gc.disable()
     try:

@@ -105,9 +105,9 @@ def rested(*seen: tuple[float, float, float], samples: int = 1) -> Measured:
     """T(1) = 5 ms, 3 of them the handler's; a lone request 6.5 ms, 3.4 the handler's; after each pause what is given."""
     made = measured(lone_ms=6.5)
     made.plan = replace(made.plan, samples=samples, pauses=len(seen) * samples)
-    made.requests = [replace(request, stages_ms={"inference": 3.4}) for request in made.requests for _ in range(samples)]
+    made.requests = [replace(request, stages_ms={"inference": 3.4}) for request in made.requests]
     for number in range(3):
-        made.rested += [RestedTime(number, 1.0, 99.0, True, {}) for _ in range(samples)]
+        made.rested.append(RestedTime(number, 1.0, 99.0, True, {}))
         for pause_ms, latency_ms, handler_ms in seen:
             made.rested += [
                 RestedTime(number, pause_ms, latency_ms * (1 + odd), False, {"inference": handler_ms * (1 + odd)}) for odd in ODD[samples]
@@ -132,6 +132,13 @@ def test_a_request_after_a_pause_is_predicted_right() -> None:
     for pause_ms, latency_ms in ((0.0, 6.5), (10.0, 7.5), (100.0, 9.0), (5000.0, 9.0)):
         apart = simulate(service, Setting(1, 1, 1), 1e3 / (pause_ms + latency_ms), requests=2000, arrivals="constant")
         assert apart.latency_ms.p50 == pytest.approx(latency_ms, rel=0.03)
+
+
+def test_a_slow_model_has_fewer_requests_than_samples() -> None:
+    made = rested((10.0, 7.5, 4.0), samples=2)
+    made.plan = replace(made.plan, samples=5)
+    service = model_of(made).services[1]
+    assert service.front_end_ms > 0 and len(service.rested) == 2
 
 
 def test_rest_never_makes_quicker() -> None:

@@ -188,7 +188,7 @@ def test_a_step_that_outruns_the_generator_is_one_bad_step(monkeypatch: pytest.M
 
     class Silent:
         def target(self, candidate: Candidate, bodies: list[bytes]) -> Target:
-            return Target(f"http://127.0.0.1:{listener.getsockname()[1]}/", bodies)
+            return Target(f"http://127.0.0.1:{listener.getsockname()[1]}/", bodies, timeout_s=0.2)
 
     monkeypatch.setattr("batchline.sweep.open_loop", partial(open_loop, cap=20))
     with socket.socket() as listener:
@@ -197,4 +197,7 @@ def test_a_step_that_outruns_the_generator_is_one_bad_step(monkeypatch: pytest.M
         found = _step(Silent(), Turn(EIGHT, 500.0, 0), PLAN, [b"x"])  # type: ignore[arg-type]
     assert found.latency_ms == []
     assert "requests in flight" in found.invalid[0]
-    assert points(swept(step("tuned", 10.0, [1.0]), found), "tuned")[-1].rate_per_s == 10.0
+    sweep = swept(step("tuned", 10.0, [1.0]), found, step("tuned", 600.0, [1.0]))
+    assert [point.rate_per_s for point in points(sweep, "tuned")] == [10.0, 600.0]
+    kept = largest_kept(sweep, "tuned", 5.0)
+    assert kept is not None and kept.rate_per_s == 10.0  # what is beyond a rate that could not be told is not kept

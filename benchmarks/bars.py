@@ -80,7 +80,11 @@ def row(*cells: str) -> None:
 def throughput(bar: Bar, run: Result) -> tuple[str, ...]:
     """Ratios within a round, against the best by median."""
     ours = quiet(found(run, bar.ours), bar.clients)
-    theirs = max((server for server in servers(run, bar.servers)), key=lambda one: rate(one, bar.clients), default=None)
+    theirs = max(
+        (server for server in servers(run, bar.servers) if by_round(server, bar.clients)),
+        key=lambda one: rate(one, bar.clients),
+        default=None,
+    )
     if theirs is None:
         return bar.against, str(bar.clients), "not run", word(bar.least), "-"
     other = quiet(theirs, bar.clients)

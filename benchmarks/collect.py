@@ -24,7 +24,7 @@ sys.path.insert(0, str(ROOT))
 from tests.server.served import copy_configuration  # noqa: E402
 
 TARGETS = {"digits": (25.0, 400.0), "efficientnet_lite0": (100.0, 25.0), "minilm": (60.0, 80.0)}  # p99 ms, requests/s
-ONE_WORKER_GIB = 1.2  # memory for one of any of them
+ONE_WORKER_GIB = 1.05  # memory for one of any of them
 RATES = {"digits": ("--rates", "50,100,200,400,600,800,1000")}  # what the generator sends on time; the others saturate below that
 PARTS = ("promise", "sweep")
 SUFFIX = "xeon-2cores"
@@ -74,7 +74,7 @@ def promise(model: str, measured: Path, kept: dict[str, Path], home: Path) -> No
 def sweep(model: str, measured: Path, kept: dict[str, Path]) -> None:
     """Latency against load under TorchServe's defaults and under the settings for the largest rate."""
     target = ("--p99-ms", TARGETS[model][0])
-    most = json.loads(run("plan", measured, *target, "--max-rate", "--memory-gib", ONE_WORKER_GIB, "--json"))
+    most = json.loads(run("plan", measured, *target, "--max-rate", "--memory-gib", ONE_WORKER_GIB, "--json", may_fail=True))
     tuned = f"tuned={most['batch_size']},{most['max_batch_delay_ms']},{most['workers']}"
     settings = ("--setting", "default=1,100,1", "--setting", tuned)
     run("sweep", model, *settings, *target, *RATES.get(model, ()), "--visits", 2, "--step-s", 2, "-o", kept["sweep"])

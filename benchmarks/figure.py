@@ -41,11 +41,14 @@ def main(paths: list[str]) -> None:
 
 
 def draw(run: Result) -> plt.Figure:
-    """Requests a second of every server with 8 and with 32 clients, the fastest with 32 on top."""
+    """Requests a second of every server with 8 and with 32 clients as far as they were driven, the fastest with the most on top."""
     servers = [server for server in run["servers"] if any(told["loop"] in ("closed", "bare") for told in server["rounds"])]
-    servers.sort(key=lambda server: middle(server, CLIENTS[-1]))
-    figure, panels = plt.subplots(1, len(CLIENTS), figsize=(11, 1.7 + 0.27 * len(servers)), sharey=True, layout="constrained")
-    for axes, clients in zip(panels, CLIENTS, strict=True):
+    driven = [clients for clients in CLIENTS if clients in run["plan"]["clients"]]
+    servers.sort(key=lambda server: middle(server, driven[-1]))
+    size = (11, 1.7 + 0.27 * len(servers))
+    figure, grid = plt.subplots(1, len(driven), figsize=size, sharey=True, layout="constrained", squeeze=False)
+    panels = grid[0]
+    for axes, clients in zip(panels, driven, strict=True):
         panel(axes, servers, clients)
     panels[0].set_yticks(range(len(servers)), [titled(server) for server in servers])
     for tick, server in zip(panels[0].get_yticklabels(), servers, strict=True):

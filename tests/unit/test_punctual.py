@@ -60,6 +60,8 @@ def test_who_may_by_a_limit_alone_comes_back_too() -> None:
         "print(granted, os.sched_getscheduler(0) & ~os.SCHED_RESET_ON_FORK == os.SCHED_OTHER)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=Path(__file__).parents[2])
+    if "not allowed to raise maximum limit" in done.stderr:
+        pytest.skip("this root may not raise limits")
     assert done.stdout.split() == ["True", "True"], done.stderr
 
 

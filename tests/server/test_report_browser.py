@@ -46,7 +46,8 @@ return found;
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    (evidence,) = gather(sorted((ROOT / "results").glob("*-efficientnet_lite0-*.json"))[:3])
+    kinds = ("measure", "load", "plan")
+    (evidence,) = gather([path for kind in kinds for path in (ROOT / "results").glob(f"{kind}-efficientnet_lite0-*.json")])
     return page.write([evidence], tmp_path_factory.mktemp("report")).page
 
 

@@ -32,14 +32,11 @@ def show_plan(console: Console, plan: Plan) -> None:
     """What will be measured and about how long it takes."""
     sizes = ", ".join(map(str, plan.batch_sizes))
     settings = ", ".join(f"{workers}x{threads}" for workers, threads in plan.settings)
+    shortest_ms, longest_ms = plan.pause_ms
     said = (
         f"batches of {sizes}: on a TorchServe of their own and through the handler alone, "
         f"{plan.rounds} rounds in random order, {plan.slot_s:g} s or {plan.least_batches} batches a turn",
-        *(
-            f"{plan.pauses} single requests a round, {low:g} to {high:g} ms after the last answer"
-            for low, high in [plan.pause_ms]
-            if plan.pauses
-        ),
+        f"{plan.pauses} single requests a round, {shortest_ms:g} to {longest_ms:g} ms after the last answer",
         f"requests/s of workers x threads {settings}, batch size {plan.setting_batch_size}: {plan.setting_visits} x {plan.setting_s:g} s",
         f"expected: about {_duration(expected_s(plan))}, more where a batch takes longer than {plan.slot_s / plan.least_batches:.1f} s",
     )

@@ -2,8 +2,8 @@
 
 TorchServe parses one log line an observation, which for a quick model would cost more than the model. So at most some PER_S
 batches a second of a worker are told: the histograms hold every k-th batch then, while the counters lack nothing that is a
-second old. Histograms have fixed buckets from 5 ms to 10 s, so values
-are in seconds, and TorchServe's pattern for numbers knows no exponent with a plus sign.
+second old. Histograms have fixed buckets from 5 ms to 10 s, so values are in seconds, and TorchServe's pattern for numbers
+knows no exponent with a plus sign.
 """
 
 from __future__ import annotations

@@ -119,11 +119,16 @@ class Variants:
     def _variant(self, batch_size: int) -> str:
         return f"{self.name}_batch{batch_size}"
 
+    def archive_of(self, batch_size: int) -> Path:
+        """What the variant is registered from; a subclass may hold two builds of one model against each other."""
+        return self.archive
+
     def _store(self) -> Path:
-        """A model store with a link to the archive, and the model that does nothing."""
+        """A model store with a link to each archive, and the model that does nothing."""
         store = self.home / "model_store"
         store.mkdir()
-        (store / self.archive.name).symlink_to(self.archive.resolve())
+        for archive in {self.archive_of(size) for size in self.batch_sizes}:
+            (store / archive.name).symlink_to(archive.resolve())
         model = {"modelName": WARMER, "handler": "warmer.py", "modelVersion": self.version}
         with zipfile.ZipFile(store / f"{WARMER}.mar", "w") as packed:
             packed.writestr("warmer.py", WARMER_HANDLER)
@@ -139,7 +144,8 @@ class Variants:
         values |= {"grpc_inference_port": str(ports[3]), "grpc_management_port": str(ports[4])}
         values |= {"grpc_inference_address": "127.0.0.1", "grpc_management_address": "127.0.0.1"}
         values |= {"disable_token_authorization": "true", "job_queue_size": str(self.queue)}
-        values["load_models"] = ",".join([*(f"{self._variant(size)}={self.archive.name}" for size in self.batch_sizes), f"{WARMER}.mar"])
+        loaded = [f"{self._variant(size)}={self.archive_of(size).name}" for size in self.batch_sizes]
+        values["load_models"] = ",".join([*loaded, f"{WARMER}.mar"])
         settings = {self._variant(size): self._settings(size) for size in self.batch_sizes} | {WARMER: self._settings(WARMER_BATCH_SIZE)}
         values["models"] = json.dumps({name: {self.version: chosen} for name, chosen in settings.items()})
         path = self.home / "config.properties"

@@ -1,32 +1,48 @@
-"""What the handlers' metrics cost: `python benchmarks/metrics.py [MODEL] [--clients 32] [--rounds 10]`.
+"""What the handlers' metrics cost: `python benchmarks/metrics.py [MODEL] [--clients 32] [--rounds 12] [--starts 2]`.
 
-The same archive twice, once with `metrics: false` in its model-config.yaml, each on a server of its own; they take turns. Closed loop.
+One server has the model four times: twice as it is, twice with `metrics: false` in its model-config.yaml. They take turns, the order
+drawn anew each round. The two alike say how far two workers differ by themselves; two servers would differ by more. Closed loop.
 """
 
 from __future__ import annotations
 
 import argparse
+import random
 import tempfile
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import driver
 import numpy as np
-from rich.progress import track
+from rich.progress import Progress
 
 from batchline import measure
 from batchline.candidates import Candidates
+from batchline.measure import Subject
 from batchline.properties import read_configuration
 from batchline.swept import Candidate
 
 ROOT = Path(__file__).resolve().parents[1]
 CONFIG = "model-config.yaml"
 WARM_UP_S = 4.0
+TOLD, SILENT = ("with", "with_again"), ("without", "without_again")
+Rates = dict[str, list[float]]
+
+
+class Builds(Candidates):
+    """Settings named in SILENT are of the archive without metrics."""
+
+    silent: Path
+
+    def archive_of(self, batch_size: int) -> Path:
+        """By the setting's name."""
+        return self.silent if self.candidates[batch_size].name in SILENT else self.archive
 
 
 def without_metrics(archive: Path, folder: Path) -> Path:
     """The archive with its metrics off."""
-    made = folder / archive.name
+    made = folder / f"{archive.stem}_silent.mar"
     with zipfile.ZipFile(archive) as source, zipfile.ZipFile(made, "w") as packed:
         for entry in source.infolist():
             content = source.read(entry)
@@ -34,35 +50,59 @@ def without_metrics(archive: Path, folder: Path) -> Path:
     return made
 
 
-def main() -> None:
-    """Prints requests a second with metrics as a part of those without, round by round's median and spread."""
+def parse() -> argparse.Namespace:
+    """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("model", nargs="?", default="digits")
     parser.add_argument("--setting", default="32,1,1", help="batch size, delay in ms, workers")
     parser.add_argument("--clients", type=int, default=32)
-    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--rounds", type=int, default=12, help="of each start")
+    parser.add_argument("--starts", type=int, default=2, help="of the server")
     parser.add_argument("--seconds", type=float, default=2.0)
-    said = parser.parse_args()
-    base = read_configuration(ROOT / "config.properties")
-    subject = measure.subject(said.model, ROOT / "models", ROOT / "model_store", base)
-    setting = Candidate("one", *map(int, said.setting.split(",")))
+    return parser.parse_args()
+
+
+def run(subject: Subject, silent: Path, said: argparse.Namespace, start: int, progress: Progress) -> Rates:
+    """Requests a second of each, a figure a round, on one server."""
+    drawn = random.Random(start)
+    settings = [Candidate(name, *map(int, said.setting.split(","))) for name in TOLD + SILENT]
+    drawn.shuffle(settings)
+    server = Builds(subject.archive, subject.recipe.version, settings, subject.base, 1, 100)
+    server.silent = silent
     generator = driver.generator_for(said.model)
-    with tempfile.TemporaryDirectory() as folder:
-        archives = {True: subject.archive, False: without_metrics(subject.archive, Path(folder))}
-        servers = {on: Candidates(archive, subject.recipe.version, [setting], base, 1, 100) for on, archive in archives.items()}
-        with servers[True], servers[False]:
-            targets = {on: server.target(setting, subject.bodies) for on, server in servers.items()}
-            for target in targets.values():
-                driver.closed(target, said.clients, WARM_UP_S, generator)
-            per_s: dict[bool, list[float]] = {True: [], False: []}
-            for number in track(range(said.rounds), "rounds"):
-                for on in (True, False) if number % 2 else (False, True):
-                    per_s[on].append(driver.closed(targets[on], said.clients, said.seconds, generator).per_s)
-    ratios = np.array(per_s[True]) / np.array(per_s[False])
+    per_s: Rates = {setting.name: [] for setting in settings}
+    with server:
+        for setting in settings:
+            driver.closed(server.target(setting, subject.bodies), said.clients, WARM_UP_S, generator)
+        for _ in progress.track(range(said.rounds), description=f"start {start}"):
+            for setting in drawn.sample(settings, len(settings)):
+                per_s[setting.name].append(
+                    driver.closed(server.target(setting, subject.bodies), said.clients, said.seconds, generator).per_s
+                )
+    return per_s
+
+
+def spread(ratios: Sequence[float]) -> str:
+    """The median, and where 80% of the rounds lie."""
     low, middle, high = np.percentile(ratios, (10, 50, 90))
-    print(f"{said.model}, {said.clients} clients, {generator}, alternating {said.rounds} times {said.seconds:g} s")
-    print(f"requests/s with metrics {np.median(per_s[True]):.0f}, without {np.median(per_s[False]):.0f}")
-    print(f"with / without: {middle:.3f} ({low:.3f} .. {high:.3f} in 80% of the rounds)")
+    return f"{middle:.3f} ({low:.3f} .. {high:.3f} in 80% of the rounds)"
+
+
+def main() -> None:
+    """Prints requests a second with metrics over those without, round by round, and each over its own like."""
+    said = parse()
+    subject = measure.subject(said.model, ROOT / "models", ROOT / "model_store", read_configuration(ROOT / "config.properties"))
+    with tempfile.TemporaryDirectory() as folder, Progress() as progress:
+        silent = without_metrics(subject.archive, Path(folder))
+        starts = [run(subject, silent, said, start, progress) for start in range(said.starts)]
+    told, again, silent_s, silent_again = (np.concatenate([start[name] for start in starts]) for name in TOLD + SILENT)
+    count = said.rounds * said.starts
+    print(f"{said.model}, {said.clients} clients, {driver.generator_for(said.model)}, {count} rounds in turn on {said.starts} servers")
+    print(f"requests/s with metrics {np.median([told, again]):.0f}, without {np.median([silent_s, silent_again]):.0f}")
+    ratios = (told + again) / (silent_s + silent_again)
+    error = ratios.std(ddof=1) / np.sqrt(count)
+    print(f"with / without: {spread(ratios)}, mean {ratios.mean():.3f} +- {1.96 * error:.3f}")
+    print(f"with / with: {spread(told / again)}; without / without: {spread(silent_s / silent_again)}")
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ import sys
 import time
 from pathlib import Path
 
+import showtune
 import tune_brute
 import tune_defaults
 import tune_predict
@@ -37,7 +38,6 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, default=3, help="of each setting in predict")
     parser.add_argument("--most-per-s", type=float, default=600.0, help="what the generator sends on time beside a server on these cores")
     parser.add_argument("--lock", type=Path, help="a file to lock while measuring, as flock(1) does; let go about every 60 s")
-    parser.add_argument("--show", action="store_true", help="only the tables of what is in the record")
     parser.add_argument("-o", "--output", type=Path, help="the record: every figure; gone on with where it is there")
     return parser.parse_args()
 
@@ -54,13 +54,11 @@ def main() -> None:
         for part in said.part or PARTS:
             begun_s = time.monotonic()
             if part == "predict":
-                said.show or tune_predict.run(bench, said.repeats, said.most_per_s)
-                tune_predict.report(bench)
+                tune_predict.run(bench, said.repeats, said.most_per_s)
             else:
-                module = {"brute": tune_brute, "defaults": tune_defaults}[part]
-                said.show or module.run(bench, said.most_per_s)
-                module.report(bench)
+                {"brute": tune_brute, "defaults": tune_defaults}[part].run(bench, said.most_per_s)
             bench.say(f"{part}: {time.monotonic() - begun_s:.0f} s")
+        print(showtune.markdown([bench.record]))
     finally:
         turns.let_go()
 

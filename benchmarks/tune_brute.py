@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
 
-from rich.table import Table
 from tuning import LIMITS_MS, Bench, Candidates, candidate_of, load, saturated_per_s, words
 
 from batchline import plan as planning
@@ -85,7 +84,7 @@ def point(bench: Bench, server: Candidates, candidate: Candidate, workers: int, 
     server.scale(server.candidates.index(candidate), workers)
     target = server.target(candidate, bench.subject.bodies)
     closed_loop(target, min(100, 2 * candidate.batch_size * workers), WARM_S)
-    capacity = capacity or saturated_per_s(server, Candidate(candidate.name, candidate.batch_size, 1, 1), bench.subject.bodies, SATURATE_S)
+    capacity = capacity or saturated_per_s(server, candidate, bench.subject.bodies, SATURATE_S, workers)
     high = min(HIGHEST * capacity, most_per_s)
     if BETTER * so_far >= high:
         return {"rate_per_s": 0.0, "how": "no better than the best", "capacity_per_s": capacity, "wall_s": time.monotonic() - begun_s}
@@ -177,43 +176,46 @@ def parsed(name: str, called: str) -> Candidate:
     return Candidate(called, size, delay, workers)
 
 
-def report(bench: Bench) -> None:
-    """The finalists, then the two ratios."""
-    grid = {name: found for name, found in bench.record.get(PART, {}).items() if name.startswith("b=")}
-    rows: dict[str, list[dict[str, Any]]] = {}
-    for found in bench.record.get("confirmed", {}).values():
-        rows.setdefault(found["name"], []).append(found)
-    if not rows:
-        return
-    table = Table(title=f"{bench.record['model']}: largest rate with p99 within {bench.record['p99_ms']:g} ms, median (least .. most)")
-    for heading in ("", "setting", "requests/s", "of capacity"):
-        table.add_column(heading, justify="right")
-    rates = {}
-    for name, found in rows.items():
-        each = [one["rate_per_s"] for one in found]
-        rates[name] = median(each)
-        setting = words(Candidate(name, found[0]["batch_size"], found[0]["max_batch_delay_ms"], found[0]["workers"]))
-        part = rates[name] / median(one["capacity_per_s"] for one in found)
-        table.add_row(
-            "plan" if name == "plan" else "brute force", setting, f"{rates[name]:.1f} ({min(each):.1f} .. {max(each):.1f})", f"{part:.0%}"
-        )
-    bench.console.print(table)
-    others = max(rate for name, rate in rates.items() if name != "plan")
-    brute_s = sum(found["wall_s"] + found.get("start_s", 0.0) for found in grid.values())
-    planned_s = bench.record.get("measure_s", 0.0) + bench.record[PART]["plan"]["wall_s"]
-    bench.console.print(
-        f"the plan reaches {rates['plan'] / others:.1%} of the best found by brute force over {len(grid)} settings, in {planned_s:.0f} s "
-        f"(measure {bench.record.get('measure_s', 0.0):.0f}, plan {bench.record[PART]['plan']['wall_s']:.0f}) "
-        f"where the grid took {brute_s:.0f} s, {planned_s / brute_s:.1%}",
-        highlight=False,
-        soft_wrap=True,
+@dataclass(frozen=True)
+class Compared:
+    """The plan's choice against the grid's.
+
+    Attributes:
+        rates: requests a second of each finalist, a figure a round.
+        settings: in words.
+        best: the finalist of the grid with the largest median.
+        ratio: the plan's median over that one's.
+        planned_s: the measurement and the plan.
+        grid_s: the grid, as it was searched; what cannot beat the best so far is pruned.
+        unpruned_s: the same had every setting been looked at for as long as those that were.
+    """
+
+    rates: dict[str, list[float]]
+    settings: dict[str, str]
+    best: str
+    ratio: float
+    planned_s: float
+    grid_s: float
+    unpruned_s: float
+
+
+def compared(record: dict[str, Any]) -> Compared:
+    """The finalists of a record in which all parts are done."""
+    rates: dict[str, list[float]] = {}
+    settings = {}
+    for found in record["confirmed"].values():
+        rates.setdefault(found["name"], []).append(found["rate_per_s"])
+        settings[found["name"]] = words(Candidate(found["name"], found["batch_size"], found["max_batch_delay_ms"], found["workers"]))
+    best_name = max((name for name in rates if name != "plan"), key=lambda name: median(rates[name]))
+    grid = [found for name, found in record[PART].items() if name.startswith("b=")]
+    started_s = sum(found.get("start_s", 0.0) for found in grid)
+    looked = [found["wall_s"] for found in grid if found["how"].startswith("after")]
+    return Compared(
+        rates,
+        settings,
+        best_name,
+        median(rates["plan"]) / median(rates[best_name]),
+        record["measure_s"] + record[PART]["plan"]["wall_s"],
+        started_s + sum(found["wall_s"] for found in grid),
+        started_s + median(looked) * len(grid),
     )
-    looked = [found["wall_s"] for found in grid.values() if found["how"].startswith("after")]
-    if looked:
-        whole_s = median(looked) * len(grid)
-        bench.console.print(
-            f"{sum(found['rate_per_s'] == 0 for found in grid.values())} settings were pruned; with none pruned, "
-            f"at {median(looked):.1f} s each, the grid would take {whole_s:.0f} s, and the plan {planned_s / whole_s:.1%} of it",
-            highlight=False,
-            soft_wrap=True,
-        )

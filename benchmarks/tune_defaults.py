@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from statistics import median
+from typing import Any
 
 import tune_brute
-from rich.table import Table
 from tuning import LIMITS_MS, Bench, candidate_of, load, saturated_per_s, setting_of, words
 
 from batchline import plan as planning
@@ -64,30 +64,29 @@ def contestants(bench: Bench, limit_ms: float) -> dict[str, Candidate]:
     return found
 
 
-def report(bench: Bench) -> None:
-    """A row a contestant; ratios are medians of the rounds' own."""
-    part = bench.record.get(PART, {})
-    rounds = {name: [part[f"{name} {n}"] for n in range(ROUNDS) if f"{name} {n}" in part] for name in part.get("candidates", {})}
-    if not all(rounds.values()) or not rounds:
-        return
-    table = Table(title=f"{bench.record['model']}: in turn, {ROUNDS} rounds; in brackets tuned against it, median of the rounds' ratios")
-    rates = [one["rate_per_s"] for one in rounds["default"][0]["loads"]]
-    headings = [*(f"p99 ms at {rate:.1f}/s" for rate in rates), f"requests/s within {bench.record['p99_ms']:g} ms", "saturated/s"]
-    for heading in ("", "setting", *headings):
-        table.add_column(heading, justify="right")
+def rows(record: dict[str, Any]) -> list[tuple[str, str, list[str]]]:
+    """Name, setting and figures of each contestant; in brackets what tuned settings have of it, the median of the rounds' ratios."""
+    part = record[PART]
+    rounds = {name: [part[f"{name} {number}"] for number in range(ROUNDS)] for name in part["candidates"]}
+    told = []
     for name, found in rounds.items():
         cells = [
-            spread([one["loads"][i]["p99_ms"] for one in found], [one["loads"][i]["p99_ms"] for one in rounds["tuned"]])
-            for i in range(len(rates))
+            against([one["loads"][i]["p99_ms"] for one in found], [one["loads"][i]["p99_ms"] for one in rounds["tuned"]], what=rate)
+            for i, rate in enumerate(one["rate_per_s"] for one in found[0]["loads"])
         ]
-        cells.append(spread([one["largest_per_s"] for one in found], [one["largest_per_s"] for one in rounds["largest"]]))
-        cells.append(f"{median(one['saturated_per_s'] for one in found):.1f}")
-        table.add_row(name, words(Candidate(name, found[0]["batch_size"], found[0]["max_batch_delay_ms"], found[0]["workers"])), *cells)
-    bench.console.print(table)
+        cells.append(against([one["largest_per_s"] for one in found], [one["largest_per_s"] for one in rounds["largest"]]))
+        cells.append(f"{median(one['saturated_per_s'] for one in found):.0f}")
+        told.append((name, words(Candidate(**part["candidates"][name])), cells))
+    return told
 
 
-def spread(values: list[float], tuned: list[float]) -> str:
-    """Median (least .. most) [tuned / this]."""
+def against(values: list[float], tuned: list[float], what: float | None = None) -> str:
+    """Median (least .. most) [tuned / this], after the rate it was had at."""
     ratios = [ours / theirs for ours, theirs in zip(tuned, values, strict=False) if theirs]
-    against = f" [{median(ratios):.2f}]" if ratios else " [-]"
-    return f"{median(values):.1f} ({min(values):.1f} .. {max(values):.1f}){against}"
+    at = f"{what:.0f}/s: " if what else ""
+    return f"{at}{spread_of(values)} [{median(ratios):.2f}]" if ratios else f"{at}{spread_of(values)} [-]"
+
+
+def spread_of(values: list[float]) -> str:
+    """Median (least .. most)."""
+    return f"{median(values):.1f} ({min(values):.1f} .. {max(values):.1f})"

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from statistics import median
 from typing import Any
 
 import numpy as np
-from rich.table import Table
 from tuning import Bench, Candidates, saturated_per_s, setting_of, told, words
 
 from batchline import verify
@@ -106,33 +104,9 @@ def errors(rows: Sequence[Row], name: str) -> list[float]:
     return [seen / said - 1 for seen, said in pairs if seen and said]
 
 
-def report(bench: Bench) -> None:
-    """The table: a row a setting, then medians."""
+def by_setting(record: Row) -> dict[str, list[Row]]:
+    """A record's repeats of each setting, by its words."""
     rows: dict[str, list[Row]] = {}
-    for row in bench.record.get(PART, {}).values():
+    for row in record.get(PART, {}).values():
         rows.setdefault(f"b={row['batch_size']} D={row['max_batch_delay_ms']} N={row['workers']}", []).append(row)
-    names = {"mean": "mean_ms", "p99": "p99_ms", "batch": "mean_batch_size", "saturated": "saturated_per_s"}
-    table = Table(title=f"{bench.record['model']}: measured against predicted, median (least .. most) of the repeats")
-    for heading in ("setting", "rate/s", "of capacity", "p99 ms", *names, "invalid"):
-        table.add_column(heading, justify="right")
-    worst: dict[str, list[float]] = {name: [] for name in names}
-    spreads: dict[str, list[float]] = {name: [] for name in names}
-    for setting, repeats in rows.items():
-        shown = []
-        for name, field in names.items():
-            off = errors(repeats, field)
-            if off:
-                worst[name].append(abs(median(off)))
-                spreads[name].append(max(off) - min(off))
-            shown.append(f"{median(off):+.1%} ({min(off):+.0%} .. {max(off):+.0%})" if off else "-")
-        first, invalid = repeats[0], sum(bool(row["measured"]["invalid"]) for row in repeats)
-        p99 = median(row["measured"]["p99_ms"] for row in repeats)
-        table.add_row(setting, f"{first['rate_per_s']:.1f}", f"{first['share']:.0%}", f"{p99:.1f}", *shown, f"{invalid}/{len(repeats)}")
-    bench.console.print(table)
-    for name in names:
-        if worst[name]:
-            bench.console.print(
-                f"{name}: median of |error| {median(worst[name]):.1%}, largest {max(worst[name]):.1%}; "
-                f"the repeats of one setting lie {median(spreads[name]):.1%} apart",
-                highlight=False,
-            )
+    return rows

@@ -105,18 +105,20 @@ class Bench:
                 stack.enter_context(server)
                 server.warm_up(JVM_WARM_UP_S)
                 for candidate in candidates:
-                    closed_loop(server.target(candidate, self.subject.bodies), in_flight(candidate), WARM_UP_S)
+                    closed_loop(
+                        server.target(candidate, self.subject.bodies), in_flight(candidate.batch_size, candidate.workers), WARM_UP_S
+                    )
             yield server
 
 
-def in_flight(candidate: Candidate) -> int:
+def in_flight(batch_size: int, workers: int) -> int:
     """Requests that keep every worker's next batch full, as far as the queue has room."""
-    return min(2 * candidate.batch_size * candidate.workers, QUEUE_LIMIT)
+    return min(2 * batch_size * workers, QUEUE_LIMIT)
 
 
-def saturated_per_s(server: Candidates, candidate: Candidate, bodies: list[bytes], seconds: float) -> float:
-    """Requests answered a second with every worker's next batch waiting; the first fill is left out."""
-    clients = in_flight(candidate)
+def saturated_per_s(server: Candidates, candidate: Candidate, bodies: list[bytes], seconds: float, workers: int | None = None) -> float:
+    """Requests answered a second with every worker's next batch waiting; the first fill is left out. `workers`: those it was scaled to."""
+    clients = in_flight(candidate.batch_size, workers or candidate.workers)
     replies = saturate(server.address, server.path(server.candidates.index(candidate)), bodies, clients, seconds, least=3 * clients)
     ends = sorted(reply.done_s for reply in replies)
     return (len(ends) - 2 * clients) / (ends[-clients - 1] - ends[clients - 1])

@@ -18,7 +18,7 @@ from batchline.fit import Fit
 from batchline.measured import SERVER
 from batchline.report.captions import short
 from batchline.report.data import Evidence, missing
-from batchline.report.style import MARKERS, Canvas, Figure, Look, Missing, Point, bare, canvas, provenance
+from batchline.report.style import MARKERS, Canvas, Figure, Look, Missing, Point, apart, bare, canvas, provenance
 from batchline.scaling import Curve
 
 TYPICAL = 8  # the batch that bars are drawn with, or the measured size that is nearest
@@ -382,20 +382,11 @@ def _draw_regimes(axes: Any, known: Sequence[Evidence], look: Look) -> None:
             axes.plot(fine, [line.speedup(size) for size in fine], color=colour, linewidth=1.4)
         ends.append((points[-1].speedup, sizes[-1], f" {each.model}\n {line.regime}\n {_ceiling(line)}", colour))
     top = max(end[0] for end in ends)
-    for y, (_, x, words, colour) in zip(_apart([end[0] for end in ends], 0.19 * top), ends, strict=True):
+    for y, (_, x, words, colour) in zip(apart([end[0] for end in ends], 0.19 * top), ends, strict=True):
         axes.text(x * 1.04, y, words, va="center", color=colour, fontsize=look.small)
     largest = max(end[1] for end in ends)
     ticks = sorted({row.batch_size for each in known if each.fit for row in each.fit.server.table})
     _speedup_axes(axes, ticks, largest * 3.6, top * 1.05)
-
-
-def _apart(values: Sequence[float], least: float) -> list[float]:
-    """The values moved upwards where they would be closer than `least`."""
-    order = sorted(range(len(values)), key=values.__getitem__)
-    placed, below = list(values), -np.inf
-    for index in order:
-        placed[index] = below = max(values[index], below + least)
-    return placed
 
 
 def _ceiling(line: CostLine) -> str:

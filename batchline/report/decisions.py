@@ -19,7 +19,7 @@ from batchline.queueing import Service, Setting
 from batchline.report.captions import counted, served
 from batchline.report.curves import Cell, CurvePoint, along, over
 from batchline.report.data import Evidence, Kept, Planned, missing
-from batchline.report.style import WIDTH, Canvas, Figure, Look, Missing, Point, canvas, provenance
+from batchline.report.style import WIDTH, Canvas, Figure, Look, Missing, Point, apart, canvas, provenance
 from batchline.scaling import Curve
 from batchline.service import model_of
 from batchline.swept import Candidate, Sweep, largest_kept, points
@@ -31,6 +31,7 @@ DELAYS_MS = (1, 2, 5, 10, 20, 50, 100)
 QUANTILES = {"p50_ms": 0.50, "p95_ms": 0.95, "p99_ms": 0.99}
 NAMED = ("default", "tuned")
 TARGETS_SHOWN = 8.0
+LABELS_APART = 0.05  # of the axis
 NAMED_QUEUE = 0.1  # of the axis' length
 WIDE = 8.0  # inches
 
@@ -158,12 +159,10 @@ def _draw_load(axes: Any, sweep: Sweep, drawn: Sequence[Swept], alone_ms: float 
     if alone_ms is not None:
         _draw_queue(axes, drawn[0], alone_ms, top, look)
         axes.axhline(alone_ms, color=look.muted, linewidth=0.8, linestyle=":", gid="alone")
-        alone = f"a request alone {alone_ms:.1f} ms "
-        axes.text(right, alone_ms + 0.01 * top, alone, ha="right", va="bottom", color=look.muted, fontsize=look.small - 1)
     for row, each in enumerate(reversed(drawn)):
         _draw_candidate(axes, each, top, look)
         _draw_name(axes, each, sweep, row, look)
-    _draw_quantiles(axes, drawn[-1], top, look)
+    _draw_ends(axes, drawn[-1], alone_ms, top, look)
     if target is not None:
         axes.axhline(target, color=look.colour("target"), linewidth=1.4, linestyle="--", gid="target")
         axes.text(0.012 * right, target + 0.01 * top, f"target: p99 within {target:g} ms", va="bottom", color=look.colour("target"))
@@ -200,13 +199,15 @@ def _draw_candidate(axes: Any, each: Swept, top: float, look: Look) -> None:
         _draw_note(axes, point, top, each.ink(look), look)
 
 
-def _draw_quantiles(axes: Any, each: Swept, top: float, look: Look) -> None:
-    """Which line is which quantile, at the right ends of the last setting's."""
+def _draw_ends(axes: Any, each: Swept, alone_ms: float | None, top: float, look: Look) -> None:
+    """What the lines are, beside the right edge: the last setting's quantiles and a request alone, pushed apart where they meet."""
+    ends = [] if alone_ms is None else [(alone_ms, f"alone {alone_ms:.1f} ms", look.muted)]
     if each.curve and each.curve[-1].p99_ms < top:
-        last = each.curve[-1]
-        for words, ms in (("p99", last.p99_ms), ("p50", last.p50_ms)):
-            place = {"xytext": (4, -5), "textcoords": "offset points", "va": "top", "ha": "left"}
-            axes.annotate(words, (last.rate_per_s, ms), color=each.ink(look), fontsize=look.small, **place)
+        ends += [(each.curve[-1].p50_ms, "p50", each.ink(look)), (each.curve[-1].p99_ms, "p99", each.ink(look))]
+    for y, (_, words, colour) in zip(apart([ms for ms, _, _ in ends], LABELS_APART * top), ends, strict=True):
+        axes.annotate(
+            words, (1, y), xycoords=("axes fraction", "data"), xytext=(4, 0), textcoords="offset points", va="center", color=colour, fontsize=look.small
+        )
 
 
 def _draw_note(axes: Any, point: Rate, top: float, colour: str, look: Look) -> None:

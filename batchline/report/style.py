@@ -8,6 +8,7 @@ are matplotlib's own, the user's matplotlibrc is not read, files hold no date an
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -240,3 +241,12 @@ def _rules(figure: Figure, look: Look) -> dict[Any, Any]:
 def _luminance(colour: str) -> float:
     red, green, blue = (value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4 for value in to_rgb(colour))
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def apart(values: Sequence[float], least: float) -> list[float]:
+    """The values moved upwards where they would be closer than `least`."""
+    order = sorted(range(len(values)), key=values.__getitem__)
+    placed, below = list(values), -math.inf
+    for index in order:
+        placed[index] = below = max(values[index], below + least)
+    return placed

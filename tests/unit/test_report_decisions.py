@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -149,6 +150,15 @@ def test_the_curve_is_the_simulators_and_does_not_see_the_points(hero: Figure) -
     slower = replace(sweep(), steps=[replace(step, latency_ms=[9 * ms for ms in step.latency_ms]) for step in sweep().steps])
     assert xy(figures.load(evidence(known_run(8.0, 2.0), slower)), "tuned p99 simulated") == line
     assert xy(figures.load(evidence(other, sweep())), "tuned p99 simulated")[1][-1] > line[1][-1]
+
+
+@pytest.mark.parametrize("target", [50.0, 5000.0])
+def test_the_lines_names_do_not_lie_on_each_other(target: float) -> None:
+    axes = sketch(figures.load(evidence(known_run(8.0, 2.0), replace(sweep(), plan=replace(sweep().plan, target_p99_ms=target)))))
+    axes.figure.draw_without_rendering()
+    named = [text.get_window_extent() for text in axes.texts if text.get_text() in ("p50", "p99") or text.get_text().startswith("alone")]
+    assert len(named) == 3
+    assert not any(one.overlaps(other) for one, other in itertools.combinations(named, 2))
 
 
 def test_without_a_measurement_the_points_stand_alone() -> None:

@@ -20,6 +20,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 import requests
 
+from batchline.alarm import Alarm
 from batchline.arrivals import DRAWN, Times, replay
 from batchline.arrivals import draw as draw  # part of this module's face
 from batchline.client import ANYWHERE, Client, base_url
@@ -34,8 +35,7 @@ SERVERS = ("torchserve", "triton")
 DURATION_S = 30.0
 MAX_IN_FLIGHT = 10_000
 PROGRESS_S = 0.5
-SPIN_S = 0.0015  # epoll wakes to the millisecond: the last stretch before a send is spun, other work running in between
-NAP_S = 50e-6  # to which a thread of real-time priority wakes in time
+SPIN_S = 0.0015  # epoll wakes to the millisecond: without an alarm the last stretch before a send is spun, other work running in between
 IDLE_TURN_S = 50e-6  # a turn of the event loop shorter than this had nothing to do
 Progress = Callable[[Sequence["RequestRecord"], float], None]
 
@@ -186,11 +186,12 @@ class _Generator:
         self.begin_s = 0.0
         self.epoch_s = 0.0
         self.spun_s = 0.0
+        self.alarm: Alarm | None = None
 
     async def open_loop(self, times: Times) -> LoadRun:
         """A task a request; each is created at its own time, however many are still out."""
         tasks: set[asyncio.Task[None]] = set()
-        async with self.transport, self._reporting():
+        async with self.transport, self._reporting(), self._alarmed():
             self._start()
             for turn, due_s in enumerate(times.tolist()):
                 await self._until(due_s)
@@ -226,6 +227,8 @@ class _Generator:
         return time.perf_counter() - self.begin_s
 
     async def _until(self, due_s: float) -> None:
+        if self.alarm and due_s > self._now():
+            await self.alarm.until(self.begin_s + due_s)
         while (left := due_s - self._now()) > 0:
             if left > SPIN_S:
                 await asyncio.sleep(left - SPIN_S)
@@ -233,10 +236,18 @@ class _Generator:
             before_s = self._now()
             await asyncio.sleep(0)
             turn_s = self._now() - before_s
-            if turn_s < IDLE_TURN_S:
-                self.spun_s += turn_s
-                if self.ahead and left > 2 * NAP_S:
-                    time.sleep(NAP_S)  # nobody could take the core otherwise
+            self.spun_s += turn_s if turn_s < IDLE_TURN_S else 0.0
+
+    @contextlib.asynccontextmanager
+    async def _alarmed(self) -> AsyncIterator[None]:
+        """An alarm while the block runs, where it is of use: who is not ahead of other processes wakes late by it, and spins instead."""
+        with contextlib.suppress(OSError):
+            self.alarm = Alarm() if self.ahead else None
+        try:
+            yield
+        finally:
+            if self.alarm:
+                self.alarm.close()
 
     async def _request(self, turn: int, intended_s: float) -> None:
         self.in_flight += 1

@@ -114,7 +114,7 @@ def make_plan(subject: Subject, cores: int, quick: bool = False, batch_sizes: Se
     lengths = math.ceil((QUICK_PAUSES if quick else PAUSES) / len(subject.bodies))
     common["pauses"] = max(LEAST_PAUSES, lengths) * len(subject.bodies)
     if quick:
-        return Plan(**common, rounds=4, warm_up_s=1.0, slot_s=0.3, least_batches=2, setting_s=0.8, setting_visits=2)
+        return Plan(**common, rounds=4, warm_up_s=1.0, slot_s=0.3, least_batches=2, setting_s=1.2, setting_visits=2)
     return Plan(**common, rounds=8, warm_up_s=1.5, slot_s=0.6, least_batches=3, setting_s=2.0, setting_visits=4)
 
 
@@ -157,7 +157,7 @@ def expected_s(plan: Plan) -> float:
     starts = len(plan.batch_sizes) + sum(max(w for w, t in plan.settings if t == kind) for kind in threads)
     turns += plan.warm_up_s * (len(plan.batch_sizes) + len(threads) - 1)
     begun = len(threads) * (SERVER_START_S + JVM_WARM_UP_S) + starts * WORKER_START_S / min(os.cpu_count() or 1, 2)
-    return turns + len(plan.settings) * plan.setting_visits * plan.setting_s + begun
+    return turns + len(plan.settings) * plan.setting_visits * (plan.setting_s + plan.warm_up_s) + begun
 
 
 def begin(
@@ -284,7 +284,7 @@ def _session(
         for turn in turns:
             tell(turn)
             if turn.workers != worker_count:
-                server.scale(turn.batch_size, turn.workers)
+                _scale(server, subject.bodies, turn, plan)
                 worker_count = turn.workers
             _take(turn, subject, plan, server, alone, measured)
             write_measured(output, measured)
@@ -364,6 +364,13 @@ def _rested_turn(server: Variants, bodies: list[bytes], turn: Turn, plan: Plan) 
         RestedTime(turn.round, _grain(pause_ms), _grain((reply.done_s - reply.sent_s) * 1e3), number == 0, reply.stages_ms)
         for number, (pause_ms, reply) in enumerate(zip(pauses_ms, replies, strict=False))  # a slow model has no time for all
     ]
+
+
+def _scale(server: Variants, bodies: list[bytes], turn: Turn, plan: Plan) -> None:
+    """So many workers, and load until they are warm: a new worker's first batches take twice as long, and would pass for contention."""
+    server.scale(turn.batch_size, turn.workers)
+    flight = 2 * turn.batch_size * turn.workers
+    saturate(server.address, server.path(turn.batch_size), bodies, flight, plan.warm_up_s, multiple=turn.batch_size, least=2 * flight)
 
 
 def _setting_turn(server: Variants, bodies: list[bytes], turn: Turn, plan: Plan) -> SettingRun:

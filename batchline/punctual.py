@@ -16,7 +16,7 @@ def punctual() -> Iterator[bool]:
 
     A thread that wakes to send while all cores compute waits for the end of somebody's time slice, about 3 ms, and niceness does
     not help where each session is a scheduling group of its own (autogroups). Real-time priority does. Whoever spins
-    in the block takes a core from the server, so it must sleep whenever it has nothing to do.
+    in the block takes a core from the server, so it must sleep whenever it has nothing to do (alarm.py).
 
     Yields:
         whether the priority was granted: Linux gives it to root and to those with CAP_SYS_NICE or an rtprio limit. Where not, the

@@ -204,10 +204,9 @@ def _draw_ends(axes: Any, each: Swept, alone_ms: float | None, top: float, look:
     ends = [] if alone_ms is None else [(alone_ms, f"alone {alone_ms:.1f} ms", look.muted)]
     if each.curve and each.curve[-1].p99_ms < top:
         ends += [(each.curve[-1].p50_ms, "p50", each.ink(look)), (each.curve[-1].p99_ms, "p99", each.ink(look))]
+    place = {"xycoords": ("axes fraction", "data"), "xytext": (4, 0), "textcoords": "offset points", "va": "center"}
     for y, (_, words, colour) in zip(apart([ms for ms, _, _ in ends], LABELS_APART * top), ends, strict=True):
-        axes.annotate(
-            words, (1, y), xycoords=("axes fraction", "data"), xytext=(4, 0), textcoords="offset points", va="center", color=colour, fontsize=look.small
-        )
+        axes.annotate(words, (1, y), color=colour, fontsize=look.small, **place)
 
 
 def _draw_note(axes: Any, point: Rate, top: float, colour: str, look: Look) -> None:

@@ -31,7 +31,7 @@ DELAYS_MS = (1, 2, 5, 10, 20, 50, 100)
 QUANTILES = {"p50_ms": 0.50, "p95_ms": 0.95, "p99_ms": 0.99}
 NAMED = ("default", "tuned")
 TARGETS_SHOWN = 8.0
-LABELS_APART = 0.05  # of the axis
+LABELS_APART = 0.04  # of the axis
 NAMED_QUEUE = 0.1  # of the axis' length
 WIDE = 8.0  # inches
 
@@ -204,9 +204,10 @@ def _draw_ends(axes: Any, each: Swept, alone_ms: float | None, top: float, look:
     ends = [] if alone_ms is None else [(alone_ms, f"alone {alone_ms:.1f} ms", look.muted)]
     if each.curve and each.curve[-1].p99_ms < top:
         ends += [(each.curve[-1].p50_ms, "p50", each.ink(look)), (each.curve[-1].p99_ms, "p99", each.ink(look))]
-    place = {"xycoords": ("axes fraction", "data"), "xytext": (4, 0), "textcoords": "offset points", "va": "center"}
-    for y, (_, words, colour) in zip(apart([ms for ms, _, _ in ends], LABELS_APART * top), ends, strict=True):
-        axes.annotate(words, (1, y), color=colour, fontsize=look.small, **place)
+    beside = {"xycoords": ("axes fraction", "data"), "textcoords": ("axes fraction", "data"), "va": "center", "fontsize": look.small}
+    for y, (ms, words, colour) in zip(apart([ms for ms, _, _ in ends], LABELS_APART * top), ends, strict=True):
+        tie = {"arrowstyle": "-", "color": colour, "linewidth": 0.6, "shrinkA": 0, "shrinkB": 0, "relpos": (0, 0.5)}
+        axes.annotate(words, (1, ms), xytext=(1.02, y), color=colour, arrowprops=tie, **beside)
 
 
 def _draw_note(axes: Any, point: Rate, top: float, colour: str, look: Look) -> None:

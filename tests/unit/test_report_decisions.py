@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from matplotlib.text import Text
 
 from batchline.load import RequestRecord
 from batchline.promise import Promise
@@ -156,7 +157,9 @@ def test_the_curve_is_the_simulators_and_does_not_see_the_points(hero: Figure) -
 def test_the_lines_names_do_not_lie_on_each_other(target: float) -> None:
     axes = sketch(figures.load(evidence(known_run(8.0, 2.0), replace(sweep(), plan=replace(sweep().plan, target_p99_ms=target)))))
     axes.figure.draw_without_rendering()
-    named = [text.get_window_extent() for text in axes.texts if text.get_text() in ("p50", "p99") or text.get_text().startswith("alone")]
+    named = [
+        Text.get_window_extent(text) for text in axes.texts if text.get_text() in ("p50", "p99") or text.get_text().startswith("alone")
+    ]
     assert len(named) == 3
     assert not any(one.overlaps(other) for one, other in itertools.combinations(named, 2))
 

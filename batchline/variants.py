@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
+import time
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,10 +25,11 @@ from batchline.client import Client
 from batchline.errors import MeasureError, RequestFailed
 from batchline.ports import free_ports
 from batchline.properties import Configuration, read_configuration
-from batchline.ready import Progress, ready_workers
+from batchline.ready import POLL_S, Progress, ready_workers
 from batchline.saturate import saturate
 
 FULL_BATCH_MS = 10_000  # a batch is not to start before it is full
+SCALED_S = 60.0  # for the last worker, once TorchServe has answered
 WORKER_BYTES = 700 << 20  # torch and Python, before any weights
 THREADS = "BATCHLINE_THREADS"  # handlers/runtime.py
 OWN = {"load_models", "models", "model_snapshot", "disable_token_authorization", "job_queue_size", "allowed_urls", "workflow_store"}
@@ -104,17 +106,17 @@ class Variants:
         saturate(self.address, f"/predictions/{WARMER}", [b"[]"], 4 * WARMER_BATCH_SIZE, seconds, multiple=WARMER_BATCH_SIZE)
 
     def scale(self, batch_size: int, workers: int) -> None:
-        """Returns when the variant has so many READY workers."""
+        """Returns when the variant has so many READY workers: TorchServe's own wait may end a moment before the last one is."""
         client = Client(self.server.inference, self.server.management, self.server.metrics, timeout_s=600.0)
         try:
             client.scale(self._variant(batch_size), workers)
         except RequestFailed as error:
             raise MeasureError(f"TorchServe did not scale {self.name} to {workers} workers: {error}") from None
-        (found,) = client.describe(self._variant(batch_size))
-        if ready_workers(found) != workers:
-            raise MeasureError(
-                f"{ready_workers(found)} workers of {self.name} are READY where {workers} were wanted; is there memory for them?"
-            )
+        until_s = time.monotonic() + SCALED_S
+        while (ready := ready_workers(client.describe(self._variant(batch_size))[0])) != workers:
+            if time.monotonic() > until_s:
+                raise MeasureError(f"{ready} workers of {self.name} are READY where {workers} were wanted; is there memory for them?")
+            time.sleep(POLL_S)
 
     def _variant(self, batch_size: int) -> str:
         return f"{self.name}_batch{batch_size}"

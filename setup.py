@@ -53,6 +53,7 @@ DEV = [
     "types-requests",
     "types-psutil",
     "prometheus-client>=0.20",
+    "aiohttp>=3.9",
     *GRPC,
     *REPORT,
     "ciw>=3",
@@ -84,7 +85,7 @@ setup(
     package_data={"batchline": ["inference.proto", "log4j2.xml"], "batchline.report": ["*.html", "*.css", "*.js"]},
     cmdclass={"build_py": BuildWithStubs},
     install_requires=[
-        "aiohttp>=3.9",
+        "httptools>=0.6",
         "javaproperties>=0.8",
         "numba>=0.60,<0.70",
         "numpy>=1.26",

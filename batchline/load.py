@@ -353,12 +353,7 @@ def binary_tensors(bodies: Sequence[bytes]) -> tuple[list[bytes], dict[str, str]
     heads = [_tensor_head(len(body) + 4) for body in bodies]
     length = max(map(len, heads))
     wrapped = [head.ljust(length) + struct.pack("<I", len(body)) + body for head, body in zip(heads, bodies, strict=True)]
-    # Triton packs its answers for a client that allows it, which aiohttp does by itself.
-    return wrapped, {
-        "Inference-Header-Content-Length": str(length),
-        "Content-Type": "application/octet-stream",
-        "Accept-Encoding": "identity",
-    }
+    return wrapped, {"Inference-Header-Content-Length": str(length), "Content-Type": "application/octet-stream"}
 
 
 def _tensor_head(size: int) -> bytes:

@@ -16,7 +16,7 @@ from typing import Any
 from batchline.load import LoadRun
 
 FORMAT = "batchline-load/1"
-PACKAGES = ("batchline", "torchserve", "torch", "torchvision", "aiohttp", "numpy")
+PACKAGES = ("batchline", "torchserve", "torch", "torchvision", "httptools", "numpy")
 
 
 def write(path: Path, model: str, run: LoadRun, settings: Mapping[str, int | None] | None = None, seed: int | None = None) -> None:

@@ -134,7 +134,7 @@ def attempt(entry: Entry, plan: Plan, job: Job, reference: list[Any]) -> None:
                 running, told = None, contestants.bare_per_s(job, TUNE_S)
             else:
                 running = start(entry, job, reference)
-                told = asdict(driver.closed(running.target, TUNE_CLIENTS[plan.model], TUNE_S, driver.generator_for(plan.model)))
+                told = asdict(driver.closed(running.target, plan.tune_clients, TUNE_S, plan.generator))
     except (NotRun, BatchlineError, requests.RequestException) as error:
         entry.problem = f"with {told_of}: {error}"
         return
@@ -172,7 +172,7 @@ def take_turn(entry: Entry, plan: Plan, round_number: int, equal_per_s: float | 
     target, capacity = entry.running.target, 0.0
     for clients in plan.clients:
         others = Others(entry.running)
-        told = driver.closed(target, clients, plan.seconds, driver.generator_for(plan.model))
+        told = driver.closed(target, clients, plan.seconds, plan.generator)
         capacity = max(capacity, told.per_s)
         entry.rounds.append({"round": round_number, "loop": "closed", "other_cores": others.cores(), **asdict(told)})
     rates = {"own": OWN_LOAD * capacity}
@@ -263,6 +263,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--runtime", choices=("eager", "onnx"), default="eager", help="of every server that names none; ours: its archive's"
     )
+    parser.add_argument("--tune-clients", type=int, help="of the loads that settings are chosen by, instead of the model's own")
+    parser.add_argument("--generator", choices=("wrk", "batchline"), help="of the closed loops, instead of wrk for digits and batchline")
     parser.add_argument("--tuned", type=Path, help="results.json of an earlier run, whose settings are taken instead of tuning anew")
     parser.add_argument("--processes", default="", help="counts to try with every server, instead of its own list")
     parser.add_argument(
@@ -303,7 +305,7 @@ class Record:
 def record_of(output: Path | None, plan: Plan, entries: list[Entry]) -> Record:
     """With nothing measured yet."""
     numbers = {"clients": plan.clients, "seconds": plan.seconds, "rounds": plan.rounds, "batches": plan.batches}
-    numbers |= {"tune_clients": TUNE_CLIENTS[plan.model], "niceness": plan.niceness, "generator": driver.generator_for(plan.model)}
+    numbers |= {"tune_clients": plan.tune_clients, "niceness": plan.niceness, "generator": plan.generator}
     versions = runfile.versions() | package_versions(entries)
     return Record(output, {"model": plan.model, "machine": asdict(runfile.machine()), "versions": versions, "plan": numbers}, entries)
 
@@ -331,9 +333,9 @@ def main() -> None:
     said, console = parse(), Console(width=160)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))  # as Ctrl-C does: with no server left
     turns = Turns(said.lock, HOLD_S)
-    plan = Plan(
-        said.model, numbers(said.clients), said.seconds, said.rounds, numbers(said.processes), batches_of(said), said.niceness, turns
-    )
+    tune_clients, generator = said.tune_clients or TUNE_CLIENTS[said.model], said.generator or driver.generator_for(said.model)
+    tried = (numbers(said.processes), batches_of(said), tune_clients, generator)
+    plan = Plan(said.model, numbers(said.clients), said.seconds, said.rounds, *tried, said.niceness, turns)
     set_group_niceness([os.getpid()], said.niceness)
     prepare.freeze(said.model)
     base = job_of(said)

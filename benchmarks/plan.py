@@ -61,6 +61,8 @@ class Plan:
         rounds: of all servers.
         processes: counts to try with every server; empty for each server's own.
         batches: batch sizes and delays in ms to try; the first while process counts are tried.
+        tune_clients: of the brief loads that choose a server's settings.
+        generator: of the closed loops, wrk or batchline.
         niceness: of the sessions of the servers and of the load, where Linux shares the cores among sessions.
         turns: between other measurements on the machine.
     """
@@ -71,5 +73,7 @@ class Plan:
     rounds: int
     processes: list[int]
     batches: list[tuple[int, float]]
+    tune_clients: int
+    generator: str
     niceness: int = 0
     turns: Turns = field(default_factory=Turns)

@@ -76,7 +76,7 @@ def test_nothing_is_dropped_and_the_cap_fails_the_run(known: Known) -> None:
 
 
 def test_more_than_a_hundred_at_once(known: Known) -> None:
-    """aiohttp's own limit of 100 connections would hold the others back without a word."""
+    """A client library's own limit of connections (aiohttp: 100) would hold the others back without a word."""
     url, _ = known(1.0)
     run = open_loop(Target(url, [b"x"]), draw("constant", 300, 1, seed=1))
     assert run.most_in_flight > 250
@@ -281,5 +281,5 @@ def test_the_file_holds_every_request(known: Known, tmp_path: Path) -> None:
     read = json.loads((tmp_path / "run.json").read_text())
     assert len(read["records"]) == len(run.records) == 50
     assert read["records"][0]["intended_s"] == run.records[0].intended_s
-    assert read["machine"]["cores"] >= 1 and read["versions"]["aiohttp"]
+    assert read["machine"]["cores"] >= 1 and read["versions"]["httptools"]
     assert [p.name for p in tmp_path.iterdir()] == ["run.json"]

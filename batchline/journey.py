@@ -20,9 +20,9 @@ import numpy as np
 
 from batchline.client import Client, base_url, batch_size, parse_server_timing, stage_times
 from batchline.counters import Counters, read_counters
+from batchline.destination import target as load_target
 from batchline.errors import LoadError, MeasureError, ServerError
 from batchline.load import LoadRun, Progress, RequestRecord, Target, closed_loop, draw, open_loop
-from batchline.load import target as load_target
 from batchline.properties import Configuration
 
 SHORTEST_S = 1.0

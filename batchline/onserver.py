@@ -9,9 +9,10 @@ from urllib.parse import quote
 import requests
 
 from batchline.client import Client
+from batchline.destination import check_server, triton_target
+from batchline.destination import target as load_target
 from batchline.errors import MeasureError, RequestFailed, ServerError
-from batchline.load import Target, check_server, triton_target
-from batchline.load import target as load_target
+from batchline.load import Target
 from batchline.properties import Configuration
 from batchline.status import Settings, compare
 

@@ -30,20 +30,20 @@ def load(
     models: Models = MODELS,
 ) -> None:
     """Send MODEL its own samples at a rate, as a trace says, or from N clients; exit 1 when the run is INVALID."""
+    from batchline import destination, runfile, showload
     from batchline import load as generator
-    from batchline import runfile, showload
     from batchline.client import Client
     from batchline.properties import read_configuration
     from batchline.summary import summarise
 
     console = Console()
     schedule = generator.schedule(rate_per_s, clients, duration_s, arrivals, seed)
-    generator.check_server(server)
+    destination.check_server(server)
     if server == "triton":
-        settings, target = None, generator.triton_target(url, model, models, protocol)
+        settings, target = None, destination.triton_target(url, model, models, protocol)
     else:
         configuration = read_configuration(config)
-        target = generator.target(configuration, model, models, protocol=protocol, channels=channels)
+        target = destination.target(configuration, model, models, protocol=protocol, channels=channels)
         settings = runfile.served(Client.of(configuration).describe(model)[0])
     with showload.show_progress(console, schedule.duration_s) as progress:
         run = generator.drive(target, schedule, progress)

@@ -17,9 +17,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from batchline import cli, inference_pb2, inference_pb2_grpc
+from batchline.destination import target
 from batchline.errors import ConfigError, LoadError
 from batchline.grpcload import status_of
-from batchline.load import LoadRun, Target, closed_loop, draw, open_loop, target
+from batchline.load import LoadRun, Target, closed_loop, draw, open_loop
 from batchline.properties import read_configuration
 from batchline.summary import summarise
 from tests.harness import ROOT
@@ -255,7 +256,7 @@ def test_what_cannot_be_asked_for(tmp_path: Path) -> None:
         target(read_configuration(config), "digits", ROOT / "models", protocol="soap")
     with pytest.raises(LoadError, match="channels are for gRPC"):
         target(read_configuration(config), "digits", ROOT / "models", channels=2)
-    from batchline.load import _grpc_url
+    from batchline.destination import _grpc_url
 
     with pytest.raises(ConfigError, match="enable_grpc_ssl"):
         _grpc_url(read_configuration(config), "digits")

@@ -19,8 +19,8 @@ import numpy as np
 import pytest
 
 from batchline import triton as exporter
+from batchline.destination import triton_target
 from batchline.errors import RequestFailed, ServerError
-from batchline.load import triton_target
 from batchline.properties import read_configuration
 from tests.harness import ROOT, STORE, Worker, entry_class, load, unpack
 from tests.server.triton import Triton, packages, serve

@@ -20,9 +20,9 @@ import pytest
 
 from batchline import server
 from batchline.client import Client
+from batchline.destination import target as load_target
 from batchline.errors import RequestFailed
 from batchline.load import LoadRun, Target, closed_loop, draw, open_loop
-from batchline.load import target as load_target
 from batchline.properties import read_configuration
 from batchline.watch import ModelView, View, scrape, view, views
 from tests.harness import ROOT, STORE

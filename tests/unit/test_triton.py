@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchline import triton
+from batchline.destination import binary_tensors, check_server, triton_target
 from batchline.errors import ArchiveError, ConfigError, LoadError
-from batchline.load import binary_tensors, check_server, triton_target
 from batchline.properties import read_configuration
 from batchline.triton import Instances, TritonModel, config_text, differences, export, text_tensor, whole_version
 from tests.harness import ROOT

@@ -66,6 +66,7 @@ class Bench:
         record: what is done so far, by a key of each step; written after each.
         output: where; None to keep nothing.
         console: where progress is told.
+        fresh: the measurement was made just now, and nothing was predicted from it yet.
     """
 
     subject: Subject
@@ -74,6 +75,7 @@ class Bench:
     turns: Turns
     output: Path | None
     console: Console
+    fresh: bool = False
     record: dict[str, Any] = field(default_factory=dict)
 
     def done(self, part: str, key: str) -> Any:
@@ -98,6 +100,9 @@ class Bench:
 
     def measured_now(self, number: int) -> Model:
         """What a quick measurement says at this very time: a shared machine is faster in one quarter of an hour than in the next."""
+        if self.fresh:
+            self.fresh = False
+            return self.model
         path = HOME / f"run-{self.subject.recipe.name}-{number}.json"
         with self.turns.turn():
             self.say(f"measuring, for the settings of group {number + 1}")
@@ -198,14 +203,14 @@ def begin(name: str, run: Path | None, quick: bool, turns: Turns, output: Path |
     subject = measure.subject(name, models, store, read_configuration(ROOT / "config.properties"))
     record = json.loads(output.read_text()) if output and output.exists() else {}
     path = run or HOME / f"run-{name}.json"
-    begun_s = time.monotonic()
+    begun_s, fresh = time.monotonic(), False
     if not run and not (record and path.exists() and read_measured(path).complete):
         with turns.turn():
             console.print(f"{time.strftime('%H:%M:%S')} measuring {name}", highlight=False)
             measure.measure(subject, measure.begin(subject, path, overwrite=True, quick=quick, batch_sizes=SIZES if quick else None), path)
-        record = {**record, "measure_s": time.monotonic() - begun_s}
+        record, fresh = {**record, "measure_s": time.monotonic() - begun_s}, True
     measured = read_measured(path)
     record = {"model": name, "machine": asdict(runfile.machine()), "versions": runfile.versions(), "run": path.name, **record}
-    made = Bench(subject, measured, model_of(measured, subject.archive), turns, output, console, record)
+    made = Bench(subject, measured, model_of(measured, subject.archive), turns, output, console, fresh, record)
     made.write()
     return made

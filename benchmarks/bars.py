@@ -54,6 +54,7 @@ BARS = (
     Bar("minilm", "TorchServe, a plain handler, its defaults", ("torchserve-defaults",), 32, 3.0),
     Bar("minilm", "the bare loop in our winning runtime", ("bare:onnx",), 8, 0.8),
     Bar("minilm", "the bare loop in our winning runtime", ("bare:onnx",), 32, 0.8),
+    Bar("minilm", "best Python peer in our winning runtime", IN_ONNX, 32),
     Bar("minilm", "the same handler on Triton", ("ours-triton",), 32),
 )
 

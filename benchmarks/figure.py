@@ -34,10 +34,12 @@ def main(paths: list[str]) -> None:
     for path in paths:
         run = json.loads(Path(path).read_text(encoding="utf-8"))
         figure = draw(run)
+        clients = run["plan"]["clients"]
+        name = f"bench-{run['model']}" + (f"-{clients[0]}-clients" if len(clients) == 1 else "")
         for kind, extra in (("png", {"dpi": 160}), ("svg", {"metadata": {"Date": None}})):
-            figure.savefig(FIGURES / f"bench-{run['model']}.{kind}", **extra)  # type: ignore[arg-type]
+            figure.savefig(FIGURES / f"{name}.{kind}", **extra)  # type: ignore[arg-type]
         plt.close(figure)
-        print(FIGURES / f"bench-{run['model']}.png")
+        print(FIGURES / f"{name}.png")
 
 
 def draw(run: Result) -> plt.Figure:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rich.progress import track
 
-from batchline.report import decisions
+from batchline.report import offered
 from batchline.report.data import Evidence, gather
 from batchline.report.steps import Step, cautions, chapters, comparison, decide
 from batchline.report.style import DARK, LIGHT, Figure, Missing, svg
@@ -62,7 +62,7 @@ def model_lines(evidence: Evidence) -> Iterator[str]:
 
 def hero(everything: Sequence[Evidence]) -> None:
     """The README's picture, light and dark."""
-    found = [decisions.load(each) for each in everything if each.model == HERO]
+    found = [offered.load(each) for each in everything if each.model == HERO]
     for figure in found:
         if isinstance(figure, Figure):
             for look in (LIGHT, DARK):

@@ -7,7 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from batchline.errors import BatchlineError
+from batchline.measured import Measured
 from batchline.queueing import Service, Setting
+from batchline.service import model_of
 from batchline.simulate import simulate, simulate_times
 
 ARRIVALS = 30_000
@@ -68,3 +71,11 @@ def over(
             found = simulate(service, Setting(size, delay_ms, workers), rate_per_s, requests=requests, seed=SEED, replications=5)
             cells.append(Cell(size, delay_ms, found.latency_ms.p99 if found.stable else None))
     return cells
+
+
+def service_of(measured: Measured | None) -> Service | None:
+    """What a batch costs; None where the measurement does not say."""
+    try:
+        return model_of(measured).services[1] if measured else None
+    except BatchlineError:
+        return None

@@ -19,7 +19,7 @@ from batchline.load import LoadRun, RequestRecord
 from batchline.measured import FORMAT as MEASURE
 from batchline.measured import Measured, read_measured
 from batchline.promise import Promise
-from batchline.report.style import Missing
+from batchline.report.style import Missing, provenance
 from batchline.runfile import FORMAT as LOAD
 from batchline.runfile import Machine
 from batchline.staged import FORMAT as STAGES
@@ -315,3 +315,8 @@ def _model(content: Any) -> str:
 def figures_or_missing(found: Sequence[Any]) -> tuple[list[Any], list[Missing]]:
     """The figures that could be drawn, and what stands in the others' places; both in their order."""
     return [each for each in found if not isinstance(each, Missing)], [each for each in found if isinstance(each, Missing)]
+
+
+def where_measured(evidence: Evidence, content: Measured | Sweep) -> str:
+    """Where and when it was measured, as captions end."""
+    return provenance(content.machine, content.versions, evidence.written_unix_s(content))

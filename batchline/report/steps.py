@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from batchline.report import batching, decisions, queueing, requests
+from batchline.report import batching, decisions, offered, queueing, requests
 from batchline.report.captions import counted
 from batchline.report.data import Evidence
 from batchline.report.style import Figure, Missing
@@ -248,7 +248,7 @@ JOURNEY: tuple[tuple[Callable[[Evidence], str], Callable[[Evidence], Drawn]], ..
     (_say("One request is a sum; many are a rate."), requests.summary),
 )
 DECIDING: tuple[tuple[Callable[[Evidence], str], Callable[[Evidence], Drawn]], ...] = (
-    (_say("Latency against offered load: near what the workers can do, a queue appears and grows."), decisions.load),
+    (_say("Latency against offered load: near what the workers can do, a queue appears and grows."), offered.load),
     (_say_workers, decisions.workers),
     (
         _say("Every batch size with every delay, as simulated: what keeps the target is outlined, the choice is framed."),

@@ -250,3 +250,14 @@ def apart(values: Sequence[float], least: float) -> list[float]:
     for index in order:
         placed[index] = below = max(values[index], below + least)
     return placed
+
+
+def draw_dots(axes: Any, x: Any, y: Any, spread: Any, colour: str, name: str) -> None:
+    """Points with their bars; the points' gid is the name."""
+    bars = axes.errorbar(x, y, spread, color=colour, linestyle="none", marker="o", markersize=5.5, capsize=2.5, elinewidth=1)
+    bars.lines[0].set_gid(name)
+
+
+def bar_around(value: float, interval: tuple[float, float] | None) -> tuple[float, float]:
+    """An interval as an error bar has it: how far below and how far above."""
+    return (max(0.0, value - interval[0]), max(0.0, interval[1] - value)) if interval else (0.0, 0.0)

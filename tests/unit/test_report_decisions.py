@@ -18,6 +18,7 @@ from matplotlib.text import Text
 from batchline.load import RequestRecord
 from batchline.promise import Promise
 from batchline.queueing import Service, Setting
+from batchline.report import curves, offered
 from batchline.report import decisions as figures
 from batchline.report.curves import along, over
 from batchline.report.data import Evidence, Kept, Loaded, Planned, Source, gather
@@ -30,7 +31,7 @@ from tests.known_run import known_run
 from tests.unit.baselines import like_baseline
 
 MACHINE = Machine("a CPU", 2, "Linux", 0.1)
-ALL = (figures.workers, figures.load, figures.settings_map, figures.promise)
+ALL = (figures.workers, offered.load, figures.settings_map, figures.promise)
 RATES = (20.0, 60.0, 90.0, 110.0)
 
 
@@ -78,7 +79,7 @@ def known() -> Evidence:
 @pytest.fixture(scope="module")
 def hero(known: Evidence) -> Figure:
     """Simulated once."""
-    return figure(figures.load(known))
+    return figure(offered.load(known))
 
 
 def figure(found: Figure | Missing) -> Figure:
@@ -147,15 +148,15 @@ def test_points_are_the_sweeps_own(hero: Figure) -> None:
 
 def test_the_curve_is_the_simulators_and_does_not_see_the_points(hero: Figure) -> None:
     line, other = xy(hero, "tuned p99 simulated"), known_run(16.0, 4.0)
-    assert len(line[0]) == figures.CURVE_POINTS and max(line[0]) == pytest.approx(1.03 * 110.0)
+    assert len(line[0]) == offered.CURVE_POINTS and max(line[0]) == pytest.approx(1.03 * 110.0)
     slower = replace(sweep(), steps=[replace(step, latency_ms=[9 * ms for ms in step.latency_ms]) for step in sweep().steps])
-    assert xy(figures.load(evidence(known_run(8.0, 2.0), slower)), "tuned p99 simulated") == line
-    assert xy(figures.load(evidence(other, sweep())), "tuned p99 simulated")[1][-1] > line[1][-1]
+    assert xy(offered.load(evidence(known_run(8.0, 2.0), slower)), "tuned p99 simulated") == line
+    assert xy(offered.load(evidence(other, sweep())), "tuned p99 simulated")[1][-1] > line[1][-1]
 
 
 @pytest.mark.parametrize("target", [50.0, 5000.0])
 def test_the_lines_names_do_not_lie_on_each_other(target: float) -> None:
-    axes = sketch(figures.load(evidence(known_run(8.0, 2.0), replace(sweep(), plan=replace(sweep().plan, target_p99_ms=target)))))
+    axes = sketch(offered.load(evidence(known_run(8.0, 2.0), replace(sweep(), plan=replace(sweep().plan, target_p99_ms=target)))))
     axes.figure.draw_without_rendering()
     named = [
         Text.get_window_extent(text) for text in axes.texts if text.get_text() in ("p50", "p99") or text.get_text().startswith("alone")
@@ -165,19 +166,19 @@ def test_the_lines_names_do_not_lie_on_each_other(target: float) -> None:
 
 
 def test_without_a_measurement_the_points_stand_alone() -> None:
-    found = figures.load(evidence(sweep()))
+    found = offered.load(evidence(sweep()))
     assert len(xy(found, "tuned p99")[0]) == len(RATES) and "run.json" in figure(found).caption
     assert not sketch(found).findobj(lambda artist: "simulated" in str(artist.get_gid()))
 
 
 def test_one_request_is_a_point_without_an_interval_and_many_are_drawn() -> None:
     for count in (1, 20_000):
-        assert len(xy(figures.load(evidence(sweep("tuned", per_step=count))), "tuned p99")[0]) == len(RATES)
+        assert len(xy(offered.load(evidence(sweep("tuned", per_step=count))), "tuned p99")[0]) == len(RATES)
 
 
 def test_a_late_generator_is_told() -> None:
     late = replace(sweep(), steps=[replace(step, invalid=["late"]) for step in sweep().steps])
-    assert "INVALID: in 16 of 16 steps" in figure(figures.load(evidence(late))).caption
+    assert "INVALID: in 16 of 16 steps" in figure(offered.load(evidence(late))).caption
 
 
 @pytest.mark.parametrize("rate", [20.0, 100.0, 250.0])
@@ -200,7 +201,7 @@ def test_past_capacity_a_curve_refuses_what_it_cannot_do() -> None:
 
 def test_every_cell_is_what_the_simulator_says_and_the_choice_is_marked(known: Evidence) -> None:
     found = figures.settings_map(known)
-    service = figures._service(known.measured)
+    service = curves.service_of(known.measured)
     assert service
     for cell in over(service, 1, 100.0, [1, 8], [1, 50]):
         text = one(found, f"{cell.batch_size} {cell.max_batch_delay_ms}").get_text()
@@ -272,7 +273,7 @@ def test_data_that_do_not_suffice_are_no_figure() -> None:
     unmeasured.settings = []
     unanswered = replace(kept(), seen=replace(kept().seen, latency_ms={}))
     for found in (
-        figures.load(evidence(empty)),
+        offered.load(evidence(empty)),
         figures.workers(evidence(unmeasured)),
         figures.settings_map(evidence(planned())),
         figures.promise(evidence(unanswered)),
@@ -283,12 +284,12 @@ def test_data_that_do_not_suffice_are_no_figure() -> None:
 def test_files_become_the_hero(tmp_path: Path) -> None:
     write_sweep(tmp_path / "sweep.json", sweep())
     (found,) = gather([tmp_path / "sweep.json"])
-    assert len(xy(figures.load(found), "tuned p99")[0]) == len(RATES)
+    assert len(xy(offered.load(found), "tuned p99")[0]) == len(RATES)
     assert json.loads((tmp_path / "sweep.json").read_text())["format"] == "batchline-sweep/1"
 
 
 def test_the_bytes_are_the_same_twice_and_points_lie_in_the_picture(known: Evidence, hero: Figure) -> None:
-    first, second = hero, figure(figures.load(known))
+    first, second = hero, figure(offered.load(known))
     assert png(first, LIGHT, dpi=40) == png(second, LIGHT, dpi=40) != png(second, DARK, dpi=40)
     assert all(0 < spot.left < 1 and 0 < spot.top < 1 and spot.words for spot in spots(first))
     assert svg(figure(figures.promise(known))) == svg(figure(figures.promise(known)))
@@ -296,4 +297,4 @@ def test_the_bytes_are_the_same_twice_and_points_lie_in_the_picture(known: Evide
 
 @pytest.mark.parametrize("draw", ALL, ids=lambda draw: draw.__name__)
 def test_it_looks_as_it_did(draw: Callable[..., Any], known: Evidence, hero: Figure) -> None:
-    like_baseline(hero if draw is figures.load else figure(draw(known)))
+    like_baseline(hero if draw is offered.load else figure(draw(known)))

@@ -1,6 +1,6 @@
 """Keeps a server busy with as little of the machine as it takes: plain sockets, requests made ready beforehand, one thread.
 
-load.py measures what a request feels, at a tenth or two of a millisecond of a core a request. Here the server's own pace is
+load.py measures what a request feels, at 0.15 ms of a core a request. Here the server's own pace is
 wanted, also of models that are faster than that, and the client shares the cores with the server: an answer costs it about
 0.03 ms. With 2·B requests out and batchSize B, every batch holds exactly B: while one runs, the next is complete in the queue.
 """

@@ -7,7 +7,6 @@ them: with caches cold from the model's work it takes two to three times as long
 
 from __future__ import annotations
 
-import http.client
 import socket
 import threading
 import time
@@ -18,15 +17,22 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
-from batchline.client import Client, base_url, batch_size, parse_server_timing, stage_times
+from batchline.client import Client, base_url
 from batchline.counters import Counters, read_counters
 from batchline.destination import target as load_target
 from batchline.errors import LoadError, MeasureError, ServerError
-from batchline.load import LoadRun, Progress, RequestRecord, Target, closed_loop, draw, open_loop
+from batchline.load import LoadRun, Progress, RequestRecord, Target, closed_loop, draw, open_loop, record
+from batchline.lone import Line
 from batchline.properties import Configuration
+from batchline.transport import Requests
 
 SHORTEST_S = 1.0
-WARM_UP_S = 2.0
+WARM_UP_S = 6.0  # at most
+WARM_UP_SLICE_S = 0.5
+WARM_UP_REQUESTS = (
+    300  # Java compiles what ran 200 times: before that its way with a request costs a millisecond more, and /ping's does not
+)
+WARM_UP_CLIENTS = 4  # so that a slow model has as many soon
 PAUSE_S = 0.005  # TorchServe writes its counters and logs after an answer: the next request shall not find it at that
 BARE_PER_S = 20.0  # few enough to be no load of their own
 CONNECTS = 20
@@ -133,7 +139,7 @@ def measure(subject: Subject, offered: Offered, progress: Progress | None = None
     offered.check()
     model, client, target, ping = subject.model, subject.client, subject.target, subject.ping
     send = _send_lone if offered.lone else _send_loaded
-    _check(model, _warm_up(target, ping, min(WARM_UP_S, offered.duration_s / 2)))
+    _check(model, _warm_up(target, ping))
     round_trip_ms = _round_trip_ms(ping.url)
     before = _settled(client, model)
     sent = _check(model, send(target, ping, offered, progress))
@@ -142,26 +148,47 @@ def measure(subject: Subject, offered: Offered, progress: Progress | None = None
     return Measured(model, sent.requests, bare, empty, round_trip_ms, before, after, _settings(client, model), sent.load)
 
 
-def _warm_up(target: Target, ping: Target, seconds: float) -> _Sent:
-    """Java compiles what runs often: without pauses, so that both ways have run often."""
-    return _Sent(closed_loop(target, 1, seconds).records, closed_loop(ping, 1, seconds / 2).records)
+def _warm_up(target: Target, ping: Target) -> _Sent:
+    """Java compiles what runs often: without pauses, until both ways have run often."""
+    records, until_s = list[RequestRecord](), time.monotonic() + WARM_UP_S
+    while len(records) < WARM_UP_REQUESTS and time.monotonic() < until_s:
+        records += closed_loop(target, WARM_UP_CLIENTS, WARM_UP_SLICE_S).records
+    return _Sent(records, closed_loop(ping, 1, WARM_UP_SLICE_S).records)
 
 
 def _send_lone(target: Target, ping: Target, offered: Offered, progress: Progress | None) -> _Sent:
     """In turn: a request, its body to /ping, nothing to /ping; all on one connection."""
-    connection = _Connection(target)
+    asked, pinged = (Requests(each.url, each.bodies, each.headers) for each in (target, ping))
     requests: list[RequestRecord] = []
     bare: list[RequestRecord] = []
     told_s = 0.0
-    while (now_s := connection.now_s()) < offered.duration_s or not requests:
-        if progress and now_s - told_s >= PROGRESS_S:
-            told_s = now_s
-            progress(requests, now_s)
-        turn = len(requests) % len(target.bodies)
-        requests.append(connection.send(target.url, target.bodies[turn]))
-        bare += [connection.send(ping.url, body) for body in ping.bodies[2 * turn : 2 * turn + 2]]
-    connection.close()
+    with Line(target.timeout_s) as line:
+        sender = _Sender(line)
+        while (now_s := sender.now_s()) < offered.duration_s or not requests:
+            if progress and now_s - told_s >= PROGRESS_S:
+                told_s = now_s
+                progress(requests, now_s)
+            turn = len(requests)
+            requests.append(sender.send(asked, turn))
+            bare += [sender.send(pinged, number) for number in (2 * turn, 2 * turn + 1)]
     return _Sent(requests, bare)
+
+
+class _Sender:
+    """Pauses, sends, and notes what came of it."""
+
+    def __init__(self, line: Line) -> None:
+        self.line = line
+        self.begin_s, self.epoch_s = time.perf_counter(), time.time()
+
+    def now_s(self) -> float:
+        return time.perf_counter() - self.begin_s
+
+    def send(self, requests: Requests, turn: int) -> RequestRecord:
+        time.sleep(PAUSE_S)
+        sent_s = self.now_s()
+        reply = self.line.send(requests, turn, {"X-Request-Start": f"t={self.epoch_s + sent_s:.6f}"})
+        return record(reply, sent_s, sent_s, self.begin_s)
 
 
 def _send_loaded(target: Target, ping: Target, offered: Offered, progress: Progress | None) -> _Sent:
@@ -186,50 +213,6 @@ class _Alongside:
     def result(self) -> list[RequestRecord]:
         self.thread.join()
         return self.records
-
-
-class _Connection:
-    """One connection that is kept, one request at a time, with as little of a client as can be."""
-
-    def __init__(self, target: Target) -> None:
-        parts = urlsplit(target.url)
-        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-        self.connection = kind(parts.netloc, timeout=target.timeout_s)
-        self.headers = target.headers
-        self.begin_s, self.epoch_s = time.perf_counter(), time.time()
-
-    def now_s(self) -> float:
-        return time.perf_counter() - self.begin_s
-
-    def send(self, url: str, body: bytes) -> RequestRecord:
-        """Pauses, sends, and reads the answer."""
-        time.sleep(PAUSE_S)
-        reused, sent_s = self.connection.sock is not None, self.now_s()
-        headers = {**self.headers, "X-Request-Start": f"t={self.epoch_s + sent_s:.6f}"}
-        try:
-            self.connection.request("POST", urlsplit(url).path, body, headers)
-            response = self.connection.getresponse()
-            first_s = self.now_s()
-            received, done_s = len(response.read()), self.now_s()
-        except (http.client.HTTPException, OSError) as error:
-            self.connection.close()
-            failed_s = self.now_s()
-            return RequestRecord(sent_s, sent_s, failed_s, failed_s, status=0, reused=reused, error=f"{type(error).__name__}: {error}")
-        timing = parse_server_timing(response.headers.get("Server-Timing", ""))
-        return RequestRecord(
-            intended_s=sent_s,
-            sent_s=sent_s,
-            first_byte_s=first_s,
-            done_s=done_s,
-            status=response.status,
-            received=received,
-            batch_size=batch_size(timing),
-            stages_ms=stage_times(timing),
-            reused=reused,
-        )
-
-    def close(self) -> None:
-        self.connection.close()
 
 
 def _check(model: str, sent: _Sent) -> _Sent:

@@ -21,7 +21,7 @@ from batchline.arrivals import DRAWN, Times, replay
 from batchline.arrivals import draw as draw  # part of this module's face
 from batchline.errors import LoadError, Outrun
 from batchline.punctual import punctual
-from batchline.transport import HttpTransport, Transport
+from batchline.transport import HttpTransport, Reply, Transport
 
 DURATION_S = 30.0
 MAX_IN_FLIGHT = 10_000
@@ -73,6 +73,12 @@ class RequestRecord:
     def ok(self) -> bool:
         """Answered with 2xx."""
         return 200 <= self.status < 300
+
+
+def record(reply: Reply, intended_s: float, sent_s: float, begin_s: float) -> RequestRecord:
+    """What became of a request of a run that began at begin_s by time.perf_counter(); the other times are since then."""
+    told = (reply.status, reply.received, reply.batch_size, reply.stages_ms, reply.reused, reply.error)
+    return RequestRecord(intended_s, sent_s, reply.first_byte_s - begin_s, reply.done_s - begin_s, *told)
 
 
 @dataclass(frozen=True)
@@ -248,9 +254,7 @@ class _Generator:
             reply = await self.transport.send(turn, {"X-Request-Start": f"t={self.epoch_s + sent_s:.6f}"})
         finally:
             self.in_flight -= 1
-        first_byte_s, done_s = reply.first_byte_s - self.begin_s, reply.done_s - self.begin_s
-        told = (reply.status, reply.received, reply.batch_size, reply.stages_ms, reply.reused, reply.error)
-        self.records.append(RequestRecord(intended_s, sent_s, first_byte_s, done_s, *told))
+        self.records.append(record(reply, intended_s, sent_s, self.begin_s))
 
     @contextlib.asynccontextmanager
     async def _reporting(self) -> AsyncIterator[None]:

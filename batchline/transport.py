@@ -19,6 +19,7 @@ from batchline.errors import LoadError
 
 NO_ANSWER = 0  # status of a request whose connection failed
 DEFAULT_PORTS = {"http": 80, "https": 443}
+CUT = "the server closed the connection before it had answered"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,23 +60,19 @@ class Transport(Protocol):
         """Sends the body whose turn it is and waits for its end, good or bad; raises only for a bug."""
 
 
-class HttpTransport:
-    """POST over HTTP/1.1, a connection for as many requests as are in flight.
-
-    What a generator takes of the cores that it shares with the server, the server lacks. So this is asyncio's own transport and
-    httptools' parser, half of what a client library takes, and requests are laid out once.
+class Requests:
+    """POSTs over HTTP/1.1, laid out once.
 
     Args:
         url: the whole URL, http or https.
         bodies: sent in turn.
         headers: with every request.
-        timeout_s: an answer later than this counts as none.
 
     Raises:
         LoadError: the URL is none of HTTP.
     """
 
-    def __init__(self, url: str, bodies: Sequence[bytes], headers: dict[str, str], timeout_s: float) -> None:
+    def __init__(self, url: str, bodies: Sequence[bytes], headers: dict[str, str]) -> None:
         try:
             place = urlsplit(requote_uri(url))
             self.host, self.port = place.hostname or "", place.port or DEFAULT_PORTS[place.scheme]
@@ -86,7 +83,30 @@ class HttpTransport:
         self.tls = ssl.create_default_context() if place.scheme == "https" else None
         path = (place.path or "/") + (f"?{place.query}" if place.query else "")
         fixed = {"Host": place.netloc.rpartition("@")[2], "Accept": "*/*", "User-Agent": "batchline"} | headers
-        self.requests = [(_head(path, fixed | {"Content-Length": str(len(body))}), b"\r\n\r\n" + body) for body in bodies]
+        self.parts = [(_head(path, fixed | {"Content-Length": str(len(body))}), b"\r\n\r\n" + body) for body in bodies]
+
+    def bytes(self, turn: int, headers: dict[str, str]) -> bytes:
+        """The request whose turn it is, with these headers too."""
+        head, body = self.parts[turn % len(self.parts)]
+        return head + _lines(headers) + body
+
+
+class HttpTransport:
+    """Requests over HTTP/1.1, a connection for as many as are in flight.
+
+    What a generator takes of the cores that it shares with the server, the server lacks. So this is asyncio's own transport and
+    httptools' parser, half of what a client library takes.
+
+    Args:
+        url, bodies, headers: see Requests.
+        timeout_s: an answer later than this counts as none.
+
+    Raises:
+        LoadError: the URL is none of HTTP.
+    """
+
+    def __init__(self, url: str, bodies: Sequence[bytes], headers: dict[str, str], timeout_s: float) -> None:
+        self.requests = Requests(url, bodies, headers)
         self.timeout_s = timeout_s
         self.idle: list[_Connection] = []  # the one that was used last is taken first: others may close meanwhile
         self.open: set[_Connection] = set()
@@ -103,20 +123,19 @@ class HttpTransport:
         reused = bool(self.idle)
         try:
             connection = self.idle.pop() if reused else await self._connect()
-            head, body = self.requests[turn % len(self.requests)]
-            answer = await connection.ask(head + _lines(headers) + body, self.timeout_s)
+            answer = await connection.ask(self.requests.bytes(turn, headers), self.timeout_s)
         except OSError as error:  # TimeoutError is one too
             now_s = time.perf_counter()
             words = str(error) or f"no answer within {self.timeout_s:g} s"
             return Reply(now_s, now_s, NO_ANSWER, reused=reused, error=f"{type(error).__name__}: {words}")
         if connection.usable:
             self.idle.append(connection)
-        timing = parse_server_timing(answer.timing)
-        told = (batch_size(timing), stage_times(timing))
-        return Reply(answer.first_byte_s, answer.done_s, answer.status, answer.received, *told, reused=reused)
+        return Reply(answer.first_byte_s, answer.done_s, answer.status, answer.received, *answer.told, reused=reused)
 
     async def _connect(self) -> _Connection:
-        making = asyncio.get_running_loop().create_connection(lambda: _Connection(self), self.host, self.port, ssl=self.tls)
+        making = asyncio.get_running_loop().create_connection(
+            lambda: _Connection(self), self.requests.host, self.requests.port, ssl=self.requests.tls
+        )
         try:
             _, connection = await asyncio.wait_for(making, self.timeout_s)
         except asyncio.TimeoutError:  # until Python 3.11 no OSError
@@ -125,7 +144,7 @@ class HttpTransport:
 
 
 @dataclass(slots=True)
-class _Answer:
+class Answer:
     """An answer as far as it has come: see Reply. `timing` is its Server-Timing, `sized` whether it says where it ends."""
 
     status: int = 0
@@ -135,46 +154,42 @@ class _Answer:
     timing: str = ""
     sized: bool = False
 
+    @property
+    def told(self) -> tuple[int | None, dict[str, float]]:
+        """Requests in its batch, and milliseconds by stage."""
+        timing = parse_server_timing(self.timing)
+        return batch_size(timing), stage_times(timing)
 
-class _Connection(asyncio.Protocol):
-    """One connection, which carries one request at a time; httptools calls the methods named on_... while it parses."""
 
-    def __init__(self, owner: HttpTransport) -> None:
-        self.owner = owner
-        self.loop = asyncio.get_running_loop()
+class Reader:
+    """Reads one connection's answers, one at a time; httptools calls the methods named on_... while it parses.
+
+    Attributes:
+        answer: the present one; whoever sends the next request puts an empty one there.
+        complete: whether that has come whole.
+        keep: whether the connection may carry another request after it.
+    """
+
+    def __init__(self) -> None:
         self.parser = httptools.HttpResponseParser(self)
-        self.answer = _Answer()
-        self.waiter: asyncio.Future[_Answer] | None = None
-        self.usable = True
+        self.begin()
 
-    async def ask(self, request: bytes, timeout_s: float) -> _Answer:
-        """Sends a request and waits for the end of its answer. Raises OSError where none comes, or none in time."""
-        self.answer, self.waiter = _Answer(), self.loop.create_future()
-        timer = self.loop.call_later(timeout_s, self._end, TimeoutError())
-        self.transport.write(request)
-        try:
-            return await self.waiter
-        finally:
-            timer.cancel()
-            self.waiter = None
+    def begin(self) -> None:
+        """The next answer begins."""
+        self.answer, self.complete, self.keep = Answer(), False, True
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """See asyncio.Protocol."""
-        self.transport = cast(asyncio.Transport, transport)
-        self.owner.open.add(self)
-
-    def data_received(self, data: bytes) -> None:
-        """See asyncio.Protocol."""
+    def feed(self, data: bytes) -> None:
+        """Some bytes have come. Raises ConnectionError where they are no HTTP."""
         try:
             self.parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
-            self._end(ConnectionError(f"the answer is no HTTP/1.1: {error}"))
+            raise ConnectionError(f"the answer is no HTTP/1.1: {error}") from None
 
-    def connection_lost(self, error: Exception | None) -> None:
-        """See asyncio.Protocol. An answer that does not say where it ends, ends with its connection."""
-        if self.answer.status and not self.answer.sized and not error:
+    def end(self) -> None:
+        """No more bytes come: an answer that does not say where it ends, ends with its connection."""
+        if self.answer.status and not self.answer.sized and not self.complete:
             self.on_message_complete()
-        self._end(error or ConnectionResetError("the server closed the connection before it had answered"))
+        self.keep = False
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """A header line."""
@@ -195,13 +210,60 @@ class _Connection(asyncio.Protocol):
     def on_message_complete(self) -> None:
         """The end, unless it was one of those that come before an answer (100 Continue)."""
         if self.answer.status < 200:
-            self.answer = _Answer()
+            self.answer = Answer()
             return
         self.answer.done_s = time.perf_counter()
-        if not self.parser.should_keep_alive():
+        self.complete, self.keep = True, self.parser.should_keep_alive()
+
+
+class _Connection(asyncio.Protocol):
+    """One connection, which carries one request at a time."""
+
+    def __init__(self, owner: HttpTransport) -> None:
+        self.owner = owner
+        self.loop = asyncio.get_running_loop()
+        self.reader = Reader()
+        self.waiter: asyncio.Future[Answer] | None = None
+        self.usable = True
+
+    async def ask(self, request: bytes, timeout_s: float) -> Answer:
+        """Sends a request and waits for the end of its answer. Raises OSError where none comes, or none in time."""
+        self.reader.begin()
+        self.waiter = self.loop.create_future()
+        timer = self.loop.call_later(timeout_s, self._end, TimeoutError())
+        self.transport.write(request)
+        try:
+            return await self.waiter
+        finally:
+            timer.cancel()
+            self.waiter = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See asyncio.Protocol."""
+        self.transport = cast(asyncio.Transport, transport)
+        self.owner.open.add(self)
+
+    def data_received(self, data: bytes) -> None:
+        """See asyncio.Protocol."""
+        try:
+            self.reader.feed(data)
+        except ConnectionError as error:
+            self._end(error)
+        self._answered()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """See asyncio.Protocol."""
+        if not error:
+            self.reader.end()
+            self._answered()
+        self._end(error or ConnectionResetError(CUT))
+
+    def _answered(self) -> None:
+        """Hands the answer over, if it is whole."""
+        if self.reader.complete and not self.reader.keep:
             self._close()
-        if self.waiter and not self.waiter.done():
-            self.waiter.set_result(self.answer)
+        if self.reader.complete and self.waiter and not self.waiter.done():
+            self.waiter.set_result(self.reader.answer)
 
     def _end(self, error: Exception) -> None:
         """No answer comes any more."""

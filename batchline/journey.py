@@ -228,8 +228,8 @@ def _check(model: str, sent: _Sent) -> _Sent:
 
 def _outcomes(records: Sequence[RequestRecord]) -> str:
     counted: dict[str, int] = {}
-    for record in records:
-        name = str(record.status) if record.status else record.error
+    for each in records:
+        name = str(each.status) if each.status else each.error
         counted[name] = counted.get(name, 0) + 1
     return ", ".join(f"{count} x {name}" for name, count in counted.items()) or "none sent"
 

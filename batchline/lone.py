@@ -7,10 +7,9 @@ millisecond more than on /ping's, which came at once. Here an answer's time is t
 from __future__ import annotations
 
 import socket
-import time
 from types import TracebackType
 
-from batchline.transport import CUT, NO_ANSWER, Answer, Reader, Reply, Requests
+from batchline.transport import CUT, Answer, Reader, Reply, Requests, no_answer
 
 READ = 65536
 
@@ -31,14 +30,13 @@ class Line:
 
     def send(self, requests: Requests, turn: int, headers: dict[str, str]) -> Reply:
         """Sends the body whose turn it is and waits for its end, good or bad; each call to a server at the same host and port."""
-        reused, data = self.socket is not None, requests.bytes(turn, headers)
+        reused, data = self.socket is not None, requests.whole(turn, headers)
         try:
             connected = self.socket or self._connect(requests)
             answer = self._ask(connected, data)
         except OSError as error:
             self.close()
-            now_s = time.perf_counter()
-            return Reply(now_s, now_s, NO_ANSWER, reused=reused, error=f"{type(error).__name__}: {error}")
+            return no_answer(error, self.timeout_s, reused)
         if not self.reader.keep:
             self.close()
         return Reply(answer.first_byte_s, answer.done_s, answer.status, answer.received, *answer.told, reused=reused)

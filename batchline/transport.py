@@ -85,7 +85,7 @@ class Requests:
         fixed = {"Host": place.netloc.rpartition("@")[2], "Accept": "*/*", "User-Agent": "batchline"} | headers
         self.parts = [(_head(path, fixed | {"Content-Length": str(len(body))}), b"\r\n\r\n" + body) for body in bodies]
 
-    def bytes(self, turn: int, headers: dict[str, str]) -> bytes:
+    def whole(self, turn: int, headers: dict[str, str]) -> bytes:
         """The request whose turn it is, with these headers too."""
         head, body = self.parts[turn % len(self.parts)]
         return head + _lines(headers) + body
@@ -123,11 +123,9 @@ class HttpTransport:
         reused = bool(self.idle)
         try:
             connection = self.idle.pop() if reused else await self._connect()
-            answer = await connection.ask(self.requests.bytes(turn, headers), self.timeout_s)
+            answer = await connection.ask(self.requests.whole(turn, headers), self.timeout_s)
         except OSError as error:  # TimeoutError is one too
-            now_s = time.perf_counter()
-            words = str(error) or f"no answer within {self.timeout_s:g} s"
-            return Reply(now_s, now_s, NO_ANSWER, reused=reused, error=f"{type(error).__name__}: {words}")
+            return no_answer(error, self.timeout_s, reused)
         if connection.usable:
             self.idle.append(connection)
         return Reply(answer.first_byte_s, answer.done_s, answer.status, answer.received, *answer.told, reused=reused)
@@ -278,6 +276,13 @@ class _Connection(asyncio.Protocol):
         self.owner.open.discard(self)
         if self in self.owner.idle:
             self.owner.idle.remove(self)
+
+
+def no_answer(error: OSError, timeout_s: float, reused: bool) -> Reply:
+    """What became of a request whose connection failed."""
+    words = f"no answer within {timeout_s:g} s" if isinstance(error, TimeoutError) else error
+    now_s = time.perf_counter()
+    return Reply(now_s, now_s, NO_ANSWER, reused=reused, error=f"{type(error).__name__}: {words}")
 
 
 def _head(path: str, headers: dict[str, str]) -> bytes:

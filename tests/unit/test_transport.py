@@ -11,9 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchline.errors import LoadError
-from batchline.transport import HttpTransport, Reply
+from batchline.lone import Line
+from batchline.transport import HttpTransport, Reply, Requests
 
 OK = b'HTTP/1.1 200 OK\r\nServer-Timing: inference;dur=1.5, batch;desc="3"\r\nContent-Length: 5\r\n\r\nhello'
+BOTH = (False, True)  # the load generator's transport, and the lone request's
 Pieces = Sequence[bytes | None]  # None: the connection is closed
 
 
@@ -53,18 +55,26 @@ async def served(scripts: Sequence[Pieces]) -> AsyncIterator[tuple[str, Scripted
         yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/predictions/m", script
 
 
-def replies(scripts: Sequence[Pieces], timeout_s: float = 20.0) -> tuple[list[Reply], Scripted]:
-    """What became of one request a script, one after another."""
+def replies(scripts: Sequence[Pieces], timeout_s: float = 20.0, lone: bool = False) -> tuple[list[Reply], Scripted]:
+    """What became of one request a script, one after another; `lone`: over a Line."""
+
+    def over_a_line(url: str) -> list[Reply]:
+        requests = Requests(url, [b"body"], {"X-Key": "k"})
+        with Line(timeout_s) as line:
+            return [line.send(requests, turn, {"X-Turn": str(turn)}) for turn in range(len(scripts))]
 
     async def run() -> tuple[list[Reply], Scripted]:
         async with served(scripts) as (url, script), HttpTransport(url, [b"body"], {"X-Key": "k"}, timeout_s) as transport:
+            if lone:
+                return await asyncio.to_thread(over_a_line, url), script
             return [await transport.send(turn, {"X-Turn": str(turn)}) for turn in range(len(scripts))], script
 
     return asyncio.run(run())
 
 
-def test_requests_share_a_connection_and_carry_their_headers() -> None:
-    (first, second), script = replies([[OK], [OK]])
+@pytest.mark.parametrize("lone", BOTH)
+def test_requests_share_a_connection_and_carry_their_headers(lone: bool) -> None:
+    (first, second), script = replies([[OK], [OK]], lone=lone)
     assert (first.status, first.received, first.batch_size, first.stages_ms) == (200, 5, 3, {"inference": 1.5})
     assert (first.reused, second.reused) == (False, True)
     assert first.first_byte_s <= first.done_s <= second.first_byte_s
@@ -75,12 +85,13 @@ def test_requests_share_a_connection_and_carry_their_headers() -> None:
     assert {b"X-Key: k", b"X-Turn: 1", b"Content-Length: 4"} < set(lines)
 
 
-@given(st.lists(st.integers(1, len(OK) - 1), unique=True).map(sorted))
-def test_an_answer_may_come_in_any_pieces(cuts: list[int]) -> None:
-    (reply,), _ = replies([[OK[a:b] for a, b in zip([0, *cuts], [*cuts, len(OK)], strict=True)]])
+@given(st.lists(st.integers(1, len(OK) - 1), unique=True).map(sorted), st.booleans())
+def test_an_answer_may_come_in_any_pieces(cuts: list[int], lone: bool) -> None:
+    (reply,), _ = replies([[OK[a:b] for a, b in zip([0, *cuts], [*cuts, len(OK)], strict=True)]], lone=lone)
     assert (reply.status, reply.received, reply.batch_size) == (200, 5, 3)
 
 
+@pytest.mark.parametrize("lone", BOTH)
 @pytest.mark.parametrize(
     ("pieces", "status", "received"),
     [
@@ -92,12 +103,13 @@ def test_an_answer_may_come_in_any_pieces(cuts: list[int]) -> None:
         ([b"HTTP/1.1 413 Too Large\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}", None], 413, 2),
     ],
 )
-def test_other_ways_to_end_an_answer(pieces: Pieces, status: int, received: int) -> None:
-    (reply, after), _ = replies([pieces, [OK]])
+def test_other_ways_to_end_an_answer(pieces: Pieces, status: int, received: int, lone: bool) -> None:
+    (reply, after), _ = replies([pieces, [OK]], lone=lone)
     assert (reply.status, reply.received, reply.error) == (status, received, "")
     assert after.status == 200, "the next request has a connection that works"
 
 
+@pytest.mark.parametrize("lone", BOTH)
 @pytest.mark.parametrize(
     ("pieces", "error"),
     [
@@ -107,14 +119,15 @@ def test_other_ways_to_end_an_answer(pieces: Pieces, status: int, received: int)
         ([b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n"], "ConnectionError: the answer is no HTTP/1.1"),
     ],
 )
-def test_no_answer_says_why_and_the_next_request_is_sent_anew(pieces: Pieces, error: str) -> None:
-    (reply, after), _ = replies([pieces, [OK]])
+def test_no_answer_says_why_and_the_next_request_is_sent_anew(pieces: Pieces, error: str, lone: bool) -> None:
+    (reply, after), _ = replies([pieces, [OK]], lone=lone)
     assert reply.status == 0 and reply.error.startswith(error)
     assert (after.status, after.reused) == (200, False)
 
 
-def test_a_late_answer_is_none() -> None:
-    (reply, after), _ = replies([[OK[:20]], [OK]], timeout_s=0.2)
+@pytest.mark.parametrize("lone", BOTH)
+def test_a_late_answer_is_none(lone: bool) -> None:
+    (reply, after), _ = replies([[OK[:20]], [OK]], timeout_s=0.2, lone=lone)
     assert (reply.status, reply.error) == (0, "TimeoutError: no answer within 0.2 s")
     assert (after.status, after.reused) == (200, False)
 
@@ -157,4 +170,4 @@ def test_what_is_no_address(url: str) -> None:
 
 def test_a_path_is_quoted() -> None:
     transport = HttpTransport("http://host/predictions/naïve model?x=1", [b""], {}, 1)
-    assert transport.requests[0][0].startswith(b"POST /predictions/na%C3%AFve%20model?x=1 HTTP/1.1\r\nHost: host\r\n")
+    assert transport.requests.whole(0, {}).startswith(b"POST /predictions/na%C3%AFve%20model?x=1 HTTP/1.1\r\nHost: host\r\n")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from batchline import search
-from batchline.queueing import Setting
+from batchline.queueing import Setting, Slowdown, slowed
 from batchline.search import Point, Trials
 from batchline.service import Model, halve
 from batchline.targets import Binding, Limits, Predicted, Target
@@ -166,11 +166,11 @@ def _faster_stage(trials: Trials, target: Target, setting: Setting) -> Iterator[
 
 def with_cores(model: Model, cores: int) -> Model:
     """The model on so many cores, if n workers on them slow each other as n·old/new did on the old ones."""
-    services = {}
-    for threads, service in model.services.items():
-        counts = range(1, cores + 2)
-        slow = tuple(search.slowdown(service, max(1.0, n * model.cores / cores)) for n in counts)
-        services[threads] = replace(service, slowdown=slow)
+
+    def spread(slow: Slowdown) -> Slowdown:
+        return tuple(slowed(slow, max(1.0, n * model.cores / cores)) for n in range(1, cores + 2))
+
+    services = {threads: service.reslowed(spread) for threads, service in model.services.items()}
     return replace(model, services=services, cores=cores, measured_workers=cores + 1)
 
 

@@ -112,6 +112,7 @@ def make_plan(subject: Subject, cores: int, quick: bool = False, batch_sizes: Se
     at = max(size for size in sizes if size <= SETTING_BATCH_SIZE)
     common: dict[str, Any] = {"batch_sizes": sizes, "samples": len(subject.bodies), "settings": settings, "setting_batch_size": at}
     lengths = math.ceil((QUICK_PAUSES if quick else PAUSES) / len(subject.bodies))
+    common["settings_of_one"] = at > 1
     common["pauses"] = max(LEAST_PAUSES, lengths) * len(subject.bodies)
     if quick:
         return Plan(**common, rounds=4, warm_up_s=1.0, slot_s=0.3, least_batches=2, setting_s=1.2, setting_visits=2)
@@ -154,10 +155,12 @@ def expected_s(plan: Plan) -> float:
     mean_pause_s = (longest_ms - shortest_ms) / math.log(longest_ms / shortest_ms) / 1e3  # evenly on a logarithmic axis
     turns += plan.rounds * min(plan.pauses * mean_pause_s, REST_SLOTS * plan.slot_s)
     threads = {t for _, t in plan.settings}
-    starts = len(plan.batch_sizes) + sum(max(w for w, t in plan.settings if t == kind) for kind in threads)
+    each = {kind: len(plan.setting_batch_sizes) if kind == plan.threads else 1 for kind in threads}
+    starts = len(plan.batch_sizes) + sum(each[kind] * max(w for w, t in plan.settings if t == kind) for kind in threads)
     turns += plan.warm_up_s * (len(plan.batch_sizes) + len(threads) - 1)
     begun = len(threads) * (SERVER_START_S + JVM_WARM_UP_S) + starts * WORKER_START_S / min(os.cpu_count() or 1, 2)
-    return turns + len(plan.settings) * plan.setting_visits * (plan.setting_s + plan.warm_up_s) + begun
+    settings = sum(each[t] for _, t in plan.settings)
+    return turns + settings * plan.setting_visits * (plan.setting_s + plan.warm_up_s) + begun
 
 
 def begin(
@@ -229,9 +232,10 @@ def _turns(plan: Plan) -> Iterator[Turn]:
         yield from batch
     for threads in sorted({t for _, t in plan.settings}):
         counts = sorted(w for w, t in plan.settings if t == threads)
-        for visit in range(plan.setting_visits):
+        sizes = plan.setting_batch_sizes if threads == plan.threads else (plan.setting_batch_size,)
+        for visit, size in itertools.product(range(plan.setting_visits), sizes):
             for workers in counts if visit % 2 == 0 else reversed(counts):
-                yield Turn(SETTING, plan.setting_batch_size, visit, workers, threads)
+                yield Turn(SETTING, size, visit, workers, threads)
 
 
 def _done(measured: Measured) -> set[Turn]:
@@ -258,7 +262,7 @@ def _words(turn: Turn | None) -> str:
     if turn is None:
         return "TorchServe starts and warms up"
     if turn.kind == SETTING:
-        return f"{turn.workers} workers, {turn.threads} threads each"
+        return f"{turn.workers} workers, {turn.threads} threads each, batches of {turn.batch_size}"
     if turn.kind in (REQUEST, RESTED):
         return "one request at a time" if turn.kind == REQUEST else "one request after a pause"
     return f"batches of {turn.batch_size}, {turn.kind}"
@@ -280,12 +284,12 @@ def _session(
         server.warm_up(JVM_WARM_UP_S)
         for size in sizes:
             measured.batches += _server_turn(server, subject.bodies, Turn(SERVER, size, WARM_UP), plan)
-        worker_count = 1
+        workers = dict.fromkeys(sizes, 1)
         for turn in turns:
             tell(turn)
-            if turn.workers != worker_count:
+            if turn.workers != workers.get(turn.batch_size, 1):
                 _scale(server, subject.bodies, turn, plan)
-                worker_count = turn.workers
+                workers[turn.batch_size] = turn.workers
             _take(turn, subject, plan, server, alone, measured)
             write_measured(output, measured)
         _note_workers(server, sizes, measured)

@@ -39,6 +39,7 @@ class Plan:
         least_batches: batches in a turn that count.
         settings: (workers, threads a worker) whose throughput is measured.
         setting_batch_size: the batch size that it is measured at.
+        settings_of_one: whether it is measured with batches of one request too; False in files from before that was.
         setting_s: seconds each.
         setting_visits: how often each.
         pauses: single requests a round, each after a pause; 0 in files from before that was measured.
@@ -64,6 +65,12 @@ class Plan:
     seed: int = 1
     pauses: Annotated[int, Field(ge=0, le=10**6)] = 0
     pause_ms: tuple[Amount, Amount] = (1.0, 100.0)
+    settings_of_one: bool = False
+
+    @property
+    def setting_batch_sizes(self) -> tuple[int, ...]:
+        """Every batch size that throughput is measured at, the largest first."""
+        return (self.setting_batch_size, 1) if self.settings_of_one and self.setting_batch_size > 1 else (self.setting_batch_size,)
 
     def turn(self, batch_size: int) -> int:
         """Batches of this size in which every sample has been sent."""

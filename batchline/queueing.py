@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Literal
@@ -13,6 +14,7 @@ from batchline.errors import SimulateError
 
 Server = Literal["torchserve", "triton"]
 Arrivals = Literal["poisson", "constant"]
+Slowdown = tuple[float, ...]  # of n = 1, 2, .. busy workers
 
 SERVERS: tuple[Server, ...] = ("torchserve", "triton")
 ARRIVALS: tuple[Arrivals, ...] = ("poisson", "constant")
@@ -30,6 +32,9 @@ class Service:
         batch_ms: T(1), T(2), .. T(b_max): milliseconds of a batch on the only busy worker.
         slowdown: how many times as long a batch takes while n = 1, 2, .. workers are busy. Beyond its end it grows in proportion: with n
             workers last·n/len. Empty: workers do not disturb each other.
+        slowdown_of_one: the same with a batch size of 1, where `slowdown` is of slowdown_size and more; between them straight over
+            log(batch size). What a server does for every batch weighs more in small ones. Empty: as `slowdown`.
+        slowdown_size: see there.
         noise: measured T(B) / median, one of which is drawn for every batch. Their mean counts as it is. Empty: none.
         front_end_ms: what a request takes outside queue and worker (network, reading, answering), added to its latency; or a sample of
             it, one of which is drawn for every request.
@@ -39,10 +44,12 @@ class Service:
     """
 
     batch_ms: tuple[float, ...]
-    slowdown: tuple[float, ...] = ()
+    slowdown: Slowdown = ()
     noise: tuple[float, ...] = ()
     front_end_ms: float | tuple[float, ...] = 0.0
     rested: tuple[tuple[float, float, float], ...] = ()
+    slowdown_of_one: Slowdown = ()
+    slowdown_size: int = 1
 
     @classmethod
     def line(
@@ -64,19 +71,25 @@ class Service:
         check_count("batch size", most, MOST_BATCH)
         return cls(tuple(c_ms + m_ms * size for size in range(1, most + 1)), tuple(slowdown), tuple(noise), front_end_ms)
 
-    def slow(self, busy: int) -> float:
-        """How many times as long a batch takes while so many workers are busy, 1 or more of them."""
-        if not self.slowdown:
-            return 1.0
-        known = len(self.slowdown)
-        return self.slowdown[busy - 1] if busy <= known else self.slowdown[-1] * busy / known
+    def slow(self, busy: float, batch_size: int) -> float:
+        """How many times as long a batch takes while so many workers of this batch size are busy, 1 or more of them."""
+        large = slowed(self.slowdown, busy)
+        if not self.slowdown_of_one or batch_size >= self.slowdown_size:
+            return large
+        share = math.log(batch_size) / math.log(self.slowdown_size)
+        return share * large + (1 - share) * slowed(self.slowdown_of_one, busy)
+
+    def reslowed(self, change: Callable[[Slowdown], Slowdown]) -> Service:
+        """The same on another machine: both slowdowns changed; where workers do not disturb each other they still do not."""
+        both = (change(slow) if slow else () for slow in (self.slowdown, self.slowdown_of_one))
+        return replace(self, slowdown=next(both), slowdown_of_one=next(both))
 
     def check(self) -> None:
         """Raises SimulateError where a value cannot be."""
         for ms in self.batch_ms:
             if not SHORTEST_MS <= ms <= LONGEST_MS:
                 raise SimulateError(f"a batch takes {SHORTEST_MS:g} to {LONGEST_MS:g} ms, not {ms:g}.")
-        for what, values in (("slowdown", self.slowdown), ("noise", self.noise)):
+        for what, values in (("slowdown", self.slowdown + self.slowdown_of_one), ("noise", self.noise)):
             if not all(0 < value < 1e6 for value in values):
                 raise SimulateError(f"every {what} must be a positive factor; here is {next(v for v in values if not 0 < v < 1e6):g}.")
         front = self.front_end_ms if isinstance(self.front_end_ms, tuple) else (self.front_end_ms,)
@@ -118,6 +131,16 @@ class Setting:
             check_count("queue limit", self.queue_limit, UNLIMITED // 2)
 
 
+def slowed(slowdown: Slowdown, busy: float) -> float:
+    """How many times as long a batch takes while so many workers are busy, by one slowdown; beyond its end in proportion."""
+    if not slowdown:
+        return 1.0
+    measured = len(slowdown)
+    if busy >= measured:
+        return slowdown[-1] * busy / measured
+    return float(np.interp(busy, np.arange(1, measured + 1), slowdown))
+
+
 def capacity_per_s(service: Service, setting: Setting) -> float:
     """N·b / T(b) with every worker busy and T's noise at its mean: what is answered a second when the queue never runs empty.
 
@@ -126,7 +149,7 @@ def capacity_per_s(service: Service, setting: Setting) -> float:
     """
     check_both(service, setting)
     noise = float(np.mean(service.noise)) if service.noise else 1.0
-    batch_ms = service.batch_ms[setting.batch_size - 1] * service.slow(setting.workers) * noise
+    batch_ms = service.batch_ms[setting.batch_size - 1] * service.slow(setting.workers, setting.batch_size) * noise
     return setting.workers * setting.batch_size / batch_ms * 1e3
 
 

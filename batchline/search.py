@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from batchline.queueing import Service, Setting
+from batchline.queueing import Service, Setting, slowed
 from batchline.queueing import capacity_per_s as capacity
 from batchline.service import Model
 from batchline.simulate import simulate
@@ -189,7 +189,7 @@ def may_beat(trials: Trials, setting: Setting, rate_per_s: float, p99_ms: float)
 
 def at_most_one_waits(service: Service, setting: Setting, p99_ms: float) -> bool:
     """The quick bound T(b)·(1 + 1/N) + D + what lies outside (queueing.md 3.8): who passes it is tried first."""
-    batch_ms = service.batch_ms[setting.batch_size - 1] * slowdown(service, setting.workers)
+    batch_ms = service.batch_ms[setting.batch_size - 1] * service.slow(setting.workers, setting.batch_size)
     waits = setting.max_batch_delay_ms if setting.batch_size > 1 else 0.0
     return batch_ms * (1 + 1 / setting.workers) + waits + float(np.mean(service.front_end_ms)) <= p99_ms
 
@@ -243,16 +243,6 @@ def keeps(found: Predicted | None, p99_ms: float) -> bool:
     return found is not None and found.intervals["p99_ms"][1] <= p99_ms and found.rejected <= REJECTED
 
 
-def slowdown(service: Service, busy: float) -> float:
-    """How many times as long a batch takes while so many workers are busy; beyond what was measured in proportion."""
-    if not service.slowdown:
-        return 1.0
-    measured = len(service.slowdown)
-    if busy >= measured:
-        return float(service.slowdown[-1] * busy / measured)
-    return float(np.interp(busy, np.arange(1, measured + 1), service.slowdown))
-
-
 def lone_ms(service: Service) -> float:
     """The least that any request takes, in the median."""
     return service.batch_ms[0] + float(np.mean(service.front_end_ms))
@@ -260,10 +250,9 @@ def lone_ms(service: Service) -> float:
 
 def on_gpus(service: Service, gpus: int) -> Service:
     """Workers dealt evenly over GPUs: n busy ones are ceil(n / gpus) on one."""
-    if gpus <= 1 or not service.slowdown:
+    if gpus <= 1:
         return service
-    slow = tuple(slowdown(service, math.ceil(n / gpus)) for n in range(1, gpus * len(service.slowdown) + 1))
-    return replace(service, slowdown=slow)
+    return service.reslowed(lambda slow: tuple(slowed(slow, math.ceil(n / gpus)) for n in range(1, gpus * len(slow) + 1)))
 
 
 def settings(model: Model, limits: Limits, longest_ms: float) -> list[Setting]:

@@ -150,15 +150,18 @@ def _services(measured: Measured, batch_ms: tuple[float, ...]) -> dict[int, Serv
     """One for each thread count that throughput was measured with; T(B) was measured with plan.threads and is scaled to the others."""
     noise, rest = _noise(measured), rest_of(measured, batch_ms[0])
     threads = sorted({measured.plan.threads, *(run.threads for run in measured.settings)})
-    known = {t: _slowdown(measured, t) for t in threads}
-    one_per_s = {t: _throughput(measured, t).get(1) for t in threads}
+    size = measured.plan.setting_batch_size
+    known = {t: _slowdown(measured, t, size) for t in threads}
+    of_one = _slowdown(measured, measured.plan.threads, 1) if 1 in measured.plan.setting_batch_sizes else ()
+    one_per_s = {t: _throughput(measured, t, size).get(1) for t in threads}
     base_per_s = one_per_s[measured.plan.threads]
     found = {}
     for t in threads:
         per_s = one_per_s[t]
         factor = base_per_s / per_s if base_per_s and per_s else 1.0
         if t == measured.plan.threads or per_s:
-            found[t] = Service(tuple(ms * factor for ms in batch_ms), known[t], noise, *rest)
+            own = of_one if t == measured.plan.threads else ()
+            found[t] = Service(tuple(ms * factor for ms in batch_ms), known[t], noise, *rest, slowdown_of_one=own, slowdown_size=size)
     found.setdefault(1, found[min(found)])
     return dict(sorted(found.items()))
 
@@ -186,18 +189,18 @@ def _noise(measured: Measured) -> tuple[float, ...]:
     return tuple(ms / median(times) for _, times in sorted(found.items()) for ms in times)
 
 
-def _throughput(measured: Measured, threads: int) -> dict[int, float]:
+def _throughput(measured: Measured, threads: int, batch_size: int) -> dict[int, float]:
     """Workers -> median requests a second at saturation."""
     found: dict[int, list[float]] = {}
     for run in measured.settings:
-        if run.threads == threads:
+        if (run.threads, run.batch_size) == (threads, batch_size):
             found.setdefault(run.workers, []).append(run.per_s)
     return {workers: median(per_s) for workers, per_s in sorted(found.items())}
 
 
-def _slowdown(measured: Measured, threads: int) -> tuple[float, ...]:
+def _slowdown(measured: Measured, threads: int, batch_size: int) -> tuple[float, ...]:
     """slowdown(n) = n·X(1) / X(n) for n = 1 .. the most workers measured, between them on a straight line; 1 at least, never falling."""
-    per_s = _throughput(measured, threads)
+    per_s = _throughput(measured, threads, batch_size)
     if 1 not in per_s:
         return (1.0,)
     counts = list(per_s)

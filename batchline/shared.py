@@ -15,7 +15,7 @@ import numpy as np
 
 from batchline import plan as single
 from batchline import search
-from batchline.queueing import Service, Setting
+from batchline.queueing import Service, Setting, Slowdown, slowed
 from batchline.search import FEW, MORE, Point, Progress, Trials, keeps
 from batchline.service import Model
 from batchline.targets import Limits, Plan, PlanError, Predicted, Target
@@ -129,11 +129,10 @@ def crowded(model: Model, others: Sequence[tuple[int, float]]) -> Model:
 
 
 def _crowded(service: Service, chance: Sequence[float]) -> Service:
-    if not service.slowdown:
-        return service
-    counts = range(1, len(service.slowdown) + 1)
-    slow = tuple(float(sum(p * search.slowdown(service, n + k) for k, p in enumerate(chance))) for n in counts)
-    return replace(service, slowdown=slow)
+    def among(slow: Slowdown) -> Slowdown:
+        return tuple(float(sum(p * slowed(slow, n + k) for k, p in enumerate(chance))) for n in range(1, len(slow) + 1))
+
+    return service.reslowed(among)
 
 
 def _number_busy(others: Sequence[tuple[int, float]]) -> list[float]:

@@ -170,7 +170,7 @@ def _rules(run: _Run, times_ms: Floats) -> Any:
     front = service.front_end_ms if isinstance(service.front_end_ms, tuple) else (service.front_end_ms,)
     return kernel.Rules(
         batch_ms=np.array(service.batch_ms[: setting.batch_size], dtype=np.float64),
-        pace=np.array([1.0, *(1 / service.slow(busy) for busy in range(1, setting.workers + 1))], dtype=np.float64),
+        pace=np.array([1.0, *(1 / service.slow(busy, setting.batch_size) for busy in range(1, setting.workers + 1))], dtype=np.float64),
         noise=np.array(service.noise or (1.0,), dtype=np.float64),
         front_end_ms=np.array(front, dtype=np.float64),
         rested=np.array(((0.0, 0.0, 0.0), *service.rested), dtype=np.float64),

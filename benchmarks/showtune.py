@@ -15,6 +15,7 @@ import tune_predict
 
 Record = dict[str, Any]
 PREDICTED = (("mean", "mean_ms"), ("p99", "p99_ms"), ("throughput", "saturated_per_s"))
+AT_PACE = (("mean at the pace then", "mean_ms"), ("p99 at the pace then", "p99_ms"))  # tune_predict.step
 # What is to be reached: median of |error| over the settings. A sleeping handler has no throughput to be wrong about.
 BARS = {"sleep": {"mean": 0.04, "p99": 0.08}}
 REAL_BARS = {"p99": 0.12, "throughput": 0.03}
@@ -50,13 +51,14 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1)
 
 def summary(records: Sequence[Record]) -> str:
     """A row a model: median of |error|, its bar, the largest, how far the repeats lie apart."""
-    rows = [row for record in records for name, field in PREDICTED if (row := _summed(record, name, field))]
+    said = [(*each, "predicted") for each in PREDICTED] + [(*each, "at_pace") for each in AT_PACE]
+    rows = [row for record in records for each in said if (row := _summed(record, *each))]
     headings = ("model", "of", "settings", "median error", "at most", "reached", "largest", "repeats apart")
     return table(headings, rows, left=2) if rows else ""
 
 
-def _summed(record: Record, name: str, field: str) -> tuple[str, ...] | None:
-    each = [tune_predict.errors(rows, field) for rows in tune_predict.by_setting(record).values()]
+def _summed(record: Record, name: str, field: str, said: str) -> tuple[str, ...] | None:
+    each = [tune_predict.errors(rows, field, said) for rows in tune_predict.by_setting(record).values()]
     offs = [(abs(median(off)), max(off) - min(off)) for off in each if off]
     if not offs:
         return None
@@ -88,11 +90,13 @@ def settings(record: Record) -> str:
             f"{repeats[0]['share']:.0%}",
             *(_seen(repeats, field) for field in ("mean_ms", "p99_ms")),
             *(_off(repeats, field) for _, field in PREDICTED),
+            _off(repeats, "p99_ms", "at_pace"),
             f"{sum(bool(row['measured']['invalid']) for row in repeats)} of {len(repeats)}",
         )
         for setting, repeats in found.items()
     ]
-    headings = (record["model"], "rate/s", "of capacity", "mean ms", "p99 ms", *(f"{name} off" for name, _ in PREDICTED), "invalid")
+    headings = (record["model"], "rate/s", "of capacity", "mean ms", "p99 ms", *(f"{name} off" for name, _ in PREDICTED))
+    headings += ("p99 off at the pace then", "invalid")
     return table(headings, rows)
 
 
@@ -100,8 +104,8 @@ def _seen(repeats: Sequence[Record], field: str) -> str:
     return f"{median(row['measured'][field] for row in repeats):.1f}"
 
 
-def _off(repeats: Sequence[Record], field: str) -> str:
-    off = tune_predict.errors(repeats, field)
+def _off(repeats: Sequence[Record], field: str, said: str = "predicted") -> str:
+    off = tune_predict.errors(repeats, field, said)
     return f"{median(off):+.1%} ({min(off):+.0%} .. {max(off):+.0%})" if off else "-"
 
 

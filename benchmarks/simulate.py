@@ -54,9 +54,8 @@ def main() -> None:
 
 def timed(service: Service, setting: Setting, load: float, server: Server) -> tuple[float, float]:
     """Requests a second of wall time and of CPU time."""
-    rate_per_s = (
-        load * setting.workers * setting.batch_size / service.batch_ms[setting.batch_size - 1] / service.slow(setting.workers) * 1e3
-    )
+    one_ms = service.batch_ms[setting.batch_size - 1] * service.slow(setting.workers, setting.batch_size)
+    rate_per_s = load * setting.workers * setting.batch_size / one_ms * 1e3
     wall_s, cpu_s = time.perf_counter(), time.process_time()
     found = simulate(service, setting, rate_per_s, requests=REQUESTS, server=server)
     wall_s, cpu_s = time.perf_counter() - wall_s, time.process_time() - cpu_s

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -53,21 +53,26 @@ def key(candidate: Candidate, repeat: int) -> str:
 
 
 def step(bench: Bench, service: Service, server: Candidates, candidate: Candidate, share: float, repeat: int, most_per_s: float) -> Row:
-    """One repeat of one setting: saturated, then loaded, and both predicted; the latter for the very arrivals that were sent."""
+    """One repeat of one setting: loaded between two looks at its saturated throughput, and both predicted; latency for the very
+    arrivals that were sent, and once more with T(B) at the pace that was seen then: what is off by that alone is the machine's drift.
+    """
     setting = setting_of(candidate)
     capacity = capacity_per_s(service, setting)
     rate = min(share * capacity, most_per_s)
-    saturated = saturated_per_s(server, candidate, bench.subject.bodies, SATURATE_S)
+    before_per_s = saturated_per_s(server, candidate, bench.subject.bodies, SATURATE_S)
     count = int(rate * min(LONGEST_S, max(SHORTEST_S, REQUESTS / rate)))
     times, begin_s = verify.arrivals(rate, count, (candidate.batch_size, candidate.workers, repeat))
     sent = open_loop(server.target(candidate, bench.subject.bodies), times)
     figures = told(verify.counted(sent, begin_s, rate), rate, float("inf"))
+    saturated = (before_per_s + saturated_per_s(server, candidate, bench.subject.bodies, SATURATE_S)) / 2
+    pace = capacity / saturated  # of T(B), then against when it was measured
     return {
         **asdict(candidate),
         "share": rate / capacity,
         "rate_per_s": rate,
         "measured": asdict(figures) | {"over": None, "saturated_per_s": saturated},
         "predicted": foretold(service, setting, rate, times, begin_s) | {"saturated_per_s": capacity},
+        "at_pace": foretold(replace(service, batch_ms=tuple(ms * pace for ms in service.batch_ms)), setting, rate, times, begin_s),
     }
 
 
@@ -98,11 +103,11 @@ def brief(row: Row) -> str:
     return figures + (" INVALID" if seen["invalid"] else "")
 
 
-def errors(rows: Sequence[Row], name: str) -> list[float]:
-    """Measured over predicted less 1 of each repeat that says something; of all where none does."""
+def errors(rows: Sequence[Row], name: str, said: str = "predicted") -> list[float]:
+    """Measured over what was said, less 1, of each repeat that says something; of all where none does."""
     sound = [row for row in rows if not row["measured"]["invalid"]] or list(rows)
-    pairs = [(row["measured"][name], row["predicted"][name]) for row in sound]
-    return [seen / said - 1 for seen, said in pairs if seen and said]
+    pairs = [(row["measured"][name], row.get(said, {}).get(name)) for row in sound]
+    return [seen / expected - 1 for seen, expected in pairs if seen and expected]
 
 
 def by_setting(record: Row) -> dict[str, list[Row]]:

@@ -278,9 +278,9 @@ def test_threads_that_the_model_does_not_allow_are_not_measured() -> None:
     assert {threads for _, threads in make_plan(subject(threads=1), 8).settings} == {1}
 
 
-def test_a_plan_from_before_pauses_has_its_turns_as_they_were() -> None:
+def test_an_older_plan_has_its_turns_as_they_were() -> None:
     made = make_plan(subject(), 2)
-    old = list(_turns(replace(made, pauses=0)))
+    old = list(_turns(replace(made, pauses=0, settings_of_one=False)))
     assert len(old) == made.rounds * (2 * len(BATCH_SIZES) + 1) + len(made.settings) * made.setting_visits
     assert not any(turn.kind == "rested" for turn in old)
 
@@ -288,7 +288,11 @@ def test_a_plan_from_before_pauses_has_its_turns_as_they_were() -> None:
 def test_every_turn_stands_in_the_plan_once_and_places_take_turns() -> None:
     made = make_plan(subject(), 2)
     turns = list(_turns(made))
-    assert len(turns) == len(set(turns)) == made.rounds * (2 * len(BATCH_SIZES) + 2) + len(made.settings) * made.setting_visits
+    settings = [turn for turn in turns if turn.kind == "setting"]
+    assert len(turns) == len(set(turns)) == made.rounds * (2 * len(BATCH_SIZES) + 2) + len(settings)
+    small = [(turn.workers, turn.threads) for turn in settings if turn.batch_size == 1 and turn.round == 0]
+    assert small == [(1, 1), (2, 1), (3, 1)], "batches of one with as many threads as T(B) was measured with"
+    assert len(settings) == (len(made.settings) + len(small)) * made.setting_visits
     assert turns == list(_turns(made)), "the plan is fixed"
     first = [turn for turn in turns if turn.kind in ("server", "handler") and turn.round == 0]
     second = [turn for turn in turns if turn.kind in ("server", "handler") and turn.round == 1]

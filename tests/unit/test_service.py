@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from batchline.cost import fit_cost_line
 from batchline.errors import MeasureError
 from batchline.measured import SERVER, BatchTime, Measured, Plan, RequestTime, RestedTime, SettingRun, read_measured, write_measured
-from batchline.queueing import Setting
+from batchline.queueing import Setting, capacity_per_s
 from batchline.runfile import Machine
 from batchline.service import correct, estimated_mib, halve, model_of
 from batchline.simulate import simulate
@@ -68,6 +69,19 @@ def test_a_gap_in_the_worker_counts_is_bridged() -> None:
     made = measured()
     made.settings = [SettingRun(n, 1, 8, 0, per_s, 400) for n, per_s in ((1, 100.0), (3, 150.0))]
     assert model_of(made).services[1].slowdown == pytest.approx([1.0, 1.5, 2.0])
+
+
+def test_small_batches_have_a_slowdown_of_their_own() -> None:
+    """Of one request 100, 125, 125/s with 1, 2, 3 workers, of eight 100, 180, 180/s; of two a third of the way between."""
+    made = measured()
+    made.plan = replace(made.plan, settings_of_one=True)
+    made.settings += [SettingRun(n, 1, 1, visit, per_s, 400) for n, per_s in ((1, 100.0), (2, 125.0), (3, 125.0)) for visit in range(3)]
+    service = model_of(made).services[1]
+    assert service.slowdown == pytest.approx([1.0, 2 * 100 / 180, 3 * 100 / 180])
+    assert service.slowdown_of_one == pytest.approx([1.0, 1.6, 2.4])
+    assert service.slow(2, 1) == pytest.approx(1.6) and service.slow(2, 8) == service.slow(2, 32) == pytest.approx(2 * 100 / 180)
+    assert service.slow(2, 2) == pytest.approx(1.6 + (2 * 100 / 180 - 1.6) / 3)
+    assert capacity_per_s(service, Setting(1, 1, 2)) == pytest.approx(2e3 / (service.batch_ms[0] * 1.6 * np.mean(service.noise)))
 
 
 def test_more_threads_are_the_same_service_at_their_own_pace() -> None:

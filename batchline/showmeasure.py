@@ -74,7 +74,7 @@ def show_fit(console: Console, found: Fit) -> None:
     if found.scaling:
         console.print()
         console.print(_workers(found.scaling))
-        _say(console, [found.scaling.peak.note, *(f"{curve.threads}-thread workers: {curve.note}" for curve in found.scaling.curves)])
+        _say(console, [found.scaling.peak.note, *_notes(found.scaling)])
     for warning in found.warnings:
         console.print(f"careful: {warning}", style="bold #D55E00", highlight=False, soft_wrap=True)
 
@@ -130,17 +130,30 @@ def _own(found: Fit) -> list[str]:
     return said
 
 
+def _several(scaling: Scaling) -> bool:
+    """Whether there is more than one batch size to name."""
+    return len({curve.batch_size for curve in scaling.curves}) > 1
+
+
+def _notes(scaling: Scaling) -> Iterator[str]:
+    for curve in scaling.curves:
+        at = f", batches of {curve.batch_size}" if _several(scaling) else ""
+        yield f"{curve.threads}-thread workers{at}: {curve.note}"
+
+
 def _workers(scaling: Scaling) -> Table:
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    for heading in ("workers", "threads", "req/s", "least .. most", "ideal"):
+    batch = ("batch",) if _several(scaling) else ()
+    for heading in ("workers", "threads", *batch, "req/s", "least .. most", "ideal"):
         table.add_column(heading, justify="right")
     table.add_column("measured █, ideal ·")
     highest = max(row.ideal_per_s for curve in scaling.curves for row in curve.rows)
     for row in (row for curve in scaling.curves for row in curve.rows):
         reached, ideal = round(BAR * row.per_s / highest), round(BAR * row.ideal_per_s / highest)
         bar = Text.assemble(("█" * reached, EACH[0]), ("·" * max(0, ideal - reached), "#999999"))
-        spread = f"{row.per_s_least:.0f} .. {row.per_s_most:.0f}"
-        table.add_row(str(row.workers), str(row.threads), f"{row.per_s:.1f}", spread, f"{row.efficiency:.0%}", bar)
+        size = (str(row.batch_size),) if batch else ()
+        figures = (f"{row.per_s:.1f}", f"{row.per_s_least:.0f} .. {row.per_s_most:.0f}", f"{row.efficiency:.0%}")
+        table.add_row(str(row.workers), str(row.threads), *size, *figures, bar)
     return table
 
 

@@ -195,7 +195,7 @@ def _say_workers(evidence: Evidence) -> str:
     fit = evidence.fit
     if fit is None or fit.scaling is None:
         return "Throughput is N / T while there are cores for N workers."
-    rows = max(fit.scaling.curves, key=lambda curve: len(curve.rows)).rows
+    rows = max(fit.scaling.curves, key=lambda curve: (len(curve.rows), curve.batch_size)).rows
     best = max(rows, key=lambda row: row.per_s)
     reached = f"{counted(best.workers, 'worker')} reach {best.per_s:.4g}, {best.efficiency:.0%} of the ideal"
     return f"N workers answer N / T requests a second, while there are cores: {reached}."

@@ -374,6 +374,15 @@ def test_workers_that_share_a_core_slow_each_other() -> None:
         assert list(trace.done_ms) == pytest.approx([16, 20])
 
 
+def test_workers_slow_each_other_by_their_own_batch_size() -> None:
+    """Two batches at once: of one request three times as long, of eight not at all, of two a third of the way, half of four's."""
+    service = Service((10.0,) * 8, slowdown=(1.0, 1.0), slowdown_of_one=(1.0, 3.0), slowdown_size=8)
+    for size, together in ((1, 30.0), (2, 10 * (3 - 2 / 3)), (4, 10 * (3 - 4 / 3)), (8, 10.0)):
+        trace = traced([0.0] * 2 * size, ideal(size, 50, workers=2), service)
+        assert trace.done_ms == pytest.approx([together] * 2 * size)
+        assert capacity_per_s(service, ideal(size, 50, workers=2)) == pytest.approx(2e3 * size / together)
+
+
 def test_the_delay_is_taken_off_in_whole_milliseconds_of_the_clock() -> None:
     """Delay 1: at 0.9 the clock still says 0, so another whole millisecond is waited; at 1.5 it says 1, and nothing is left."""
     times_ms = [0.2, 0.9, 1.5, 1.6]

@@ -12,11 +12,11 @@ import math
 import os
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import psutil
 
@@ -38,6 +38,8 @@ from batchline.properties import Configuration
 from batchline.recipe import Recipe, read_recipe
 from batchline.runfile import machine
 from batchline.saturate import Reply, paced, saturate
+from batchline.turns import JVM_WARM_UP_S, REQUEST, REST_SLOTS, RESTED, WARM_UP, Turn, taken, turns_of, words
+from batchline.turns import expected_s as expected_s  # part of this module's face
 from batchline.variants import THREADS, Variants
 
 BATCH_SIZES = (1, 2, 4, 8, 16, 32)
@@ -46,25 +48,9 @@ SETTING_BATCH_SIZE = 8  # throughput is compared at the largest measured size up
 LARGEST = 4096  # of a batch
 MOST_BATCHES = 300  # of a handler in one turn: a tiny model would fill the file
 MOST_COUNTS = 8  # worker counts, where there are many cores
-WORKER_START_S = 5.0  # for the expected duration only
-SERVER_START_S = 3.0
-JVM_WARM_UP_S = 3.0
 PAUSES, QUICK_PAUSES = 24, 12  # requests after a pause in a round, about
 LEAST_PAUSES = 4  # different ones
-REST_SLOTS = 3  # turns' time that they may take
-REQUEST, RESTED, SETTING = "request", "rested", "setting"
-WARM_UP = -1  # as a round
 Progress = Callable[[int, int, str], None]  # turns done, turns in all, what is under way
-
-
-class Turn(NamedTuple):
-    """One step of the plan; `round` is its visit where it is a setting's."""
-
-    kind: str  # server, handler, request, rested, setting
-    batch_size: int
-    round: int
-    workers: int = 1
-    threads: int = 1
 
 
 @dataclass(frozen=True)
@@ -148,21 +134,6 @@ def _doubled(most: int) -> list[int]:
     return sorted({*(2**i for i in range(most.bit_length())), most})
 
 
-def expected_s(plan: Plan) -> float:
-    """How long the plan takes where batches are short against a turn; slow models take their least batches' time instead."""
-    turns = plan.rounds * (2 * len(plan.batch_sizes) + 1) * plan.slot_s
-    shortest_ms, longest_ms = plan.pause_ms
-    mean_pause_s = (longest_ms - shortest_ms) / math.log(longest_ms / shortest_ms) / 1e3  # evenly on a logarithmic axis
-    turns += plan.rounds * min(plan.pauses * mean_pause_s, REST_SLOTS * plan.slot_s)
-    threads = {t for _, t in plan.settings}
-    each = {kind: len(plan.setting_batch_sizes) if kind == plan.threads else 1 for kind in threads}
-    starts = len(plan.batch_sizes) + sum(each[kind] * max(w for w, t in plan.settings if t == kind) for kind in threads)
-    turns += plan.warm_up_s * (len(plan.batch_sizes) + len(threads) - 1)
-    begun = len(threads) * (SERVER_START_S + JVM_WARM_UP_S) + starts * WORKER_START_S / min(os.cpu_count() or 1, 2)
-    settings = sum(each[t] for _, t in plan.settings)
-    return turns + settings * plan.setting_visits * (plan.setting_s + plan.warm_up_s) + begun
-
-
 def begin(
     subject: Subject,
     output: Path,
@@ -199,7 +170,7 @@ def measure(subject: Subject, measured: Measured, output: Path, progress: Progre
         MeasureError: the server does not answer every sample with 2xx, or makes other batches than it should.
         ServerError: TorchServe does not start.
     """
-    turns, done = list(_turns(measured.plan)), _done(measured)
+    turns, done = list(turns_of(measured.plan)), taken(measured)
     left = [turn for turn in turns if turn not in done]
     tell = _counting(progress, len(turns) - len(left), left)
     for threads, group in itertools.groupby(left, key=lambda turn: turn.threads):
@@ -222,50 +193,15 @@ def _sha256(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def _turns(plan: Plan) -> Iterator[Turn]:
-    """Every turn in order: the batches' rounds, each shuffled; then settings up and down, so that drift falls on all alike."""
-    chance = random.Random(plan.seed)
-    for number in range(plan.rounds):
-        batch = [Turn(place, size, number) for size in plan.batch_sizes for place in (SERVER, HANDLER)]
-        batch += [Turn(kind, 1, number) for kind in (REQUEST, RESTED) if kind == REQUEST or plan.pauses]
-        chance.shuffle(batch)
-        yield from batch
-    for threads in sorted({t for _, t in plan.settings}):
-        counts = sorted(w for w, t in plan.settings if t == threads)
-        sizes = plan.setting_batch_sizes if threads == plan.threads else (plan.setting_batch_size,)
-        for visit, size in itertools.product(range(plan.setting_visits), sizes):
-            for workers in counts if visit % 2 == 0 else reversed(counts):
-                yield Turn(SETTING, size, visit, workers, threads)
-
-
-def _done(measured: Measured) -> set[Turn]:
-    return {
-        *(Turn(b.place, b.batch_size, b.round) for b in measured.batches),
-        *(Turn(REQUEST, 1, r.round) for r in measured.requests),
-        *(Turn(RESTED, 1, r.round) for r in measured.rested),
-        *(Turn(SETTING, s.batch_size, s.visit, s.workers, s.threads) for s in measured.settings),
-    }
-
-
 def _counting(progress: Progress | None, done: int, left: list[Turn]) -> Callable[[Turn | None], None]:
     """Tells progress how far the turn is in the whole plan; None is a server that starts."""
 
     def tell(turn: Turn | None) -> None:
         if progress:
             before = left.index(turn) if turn else 0
-            progress(done + before, done + len(left), _words(turn))
+            progress(done + before, done + len(left), words(turn))
 
     return tell
-
-
-def _words(turn: Turn | None) -> str:
-    if turn is None:
-        return "TorchServe starts and warms up"
-    if turn.kind == SETTING:
-        return f"{turn.workers} workers, {turn.threads} threads each, batches of {turn.batch_size}"
-    if turn.kind in (REQUEST, RESTED):
-        return "one request at a time" if turn.kind == REQUEST else "one request after a pause"
-    return f"batches of {turn.batch_size}, {turn.kind}"
 
 
 def _session(

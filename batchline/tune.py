@@ -22,6 +22,7 @@ from batchline.queueing import Setting, capacity_per_s
 from batchline.status import Settings
 from batchline.swept import Candidate
 from batchline.targets import QUEUE_LIMIT, Limits, Plan, Target
+from batchline.turns import JVM_WARM_UP_S
 from batchline.verify import Demand, Verified
 
 CORRECTIONS = 2
@@ -175,7 +176,7 @@ def _verified(subject: Subject, plan: Plan, target: Target, telling: Telling) ->
     server = Candidates(subject.archive, subject.recipe.version, [candidate], subject.base, setting.threads, queue)
     telling.say("a TorchServe of its own starts with it")
     with server:
-        server.warm_up(measuring.JVM_WARM_UP_S)
+        server.warm_up(JVM_WARM_UP_S)
         settings = Settings(setting.batch_size, candidate.max_batch_delay_ms, setting.workers, setting.workers)
         name = server.path(0).rpartition("/")[2]
         on = onserver.Subject(name, server.target(candidate, subject.bodies), server.server.client(server.home), settings)

@@ -16,12 +16,13 @@ from hypothesis import strategies as st
 
 from batchline.errors import MeasureError
 from batchline.fit import as_json, compare, fit
-from batchline.measure import BATCH_SIZES, Subject, Turn, _turns, begin, make_plan, parse_sizes
+from batchline.measure import BATCH_SIZES, Subject, begin, make_plan, parse_sizes
 from batchline.measure import subject as find_subject
 from batchline.measured import FORMAT, BatchTime, Measured, Plan, RequestTime, SettingRun, read_measured, write_measured
 from batchline.properties import Configuration
 from batchline.recipe import Recipe
 from batchline.runfile import Machine
+from batchline.turns import Turn, turns_of
 
 MACHINE = Machine("a CPU", 2, "Linux", 0.1)
 
@@ -280,20 +281,20 @@ def test_threads_that_the_model_does_not_allow_are_not_measured() -> None:
 
 def test_an_older_plan_has_its_turns_as_they_were() -> None:
     made = make_plan(subject(), 2)
-    old = list(_turns(replace(made, pauses=0, settings_of_one=False)))
+    old = list(turns_of(replace(made, pauses=0, settings_of_one=False)))
     assert len(old) == made.rounds * (2 * len(BATCH_SIZES) + 1) + len(made.settings) * made.setting_visits
     assert not any(turn.kind == "rested" for turn in old)
 
 
-def test_every_turn_stands_in_the_plan_once_and_places_take_turns() -> None:
+def test_every_turn_stands_in_the_plan_once_and_places_taketurns_of() -> None:
     made = make_plan(subject(), 2)
-    turns = list(_turns(made))
+    turns = list(turns_of(made))
     settings = [turn for turn in turns if turn.kind == "setting"]
     assert len(turns) == len(set(turns)) == made.rounds * (2 * len(BATCH_SIZES) + 2) + len(settings)
     small = [(turn.workers, turn.threads) for turn in settings if turn.batch_size == 1 and turn.round == 0]
     assert small == [(1, 1), (2, 1), (3, 1)], "batches of one with as many threads as T(B) was measured with"
     assert len(settings) == (len(made.settings) + len(small)) * made.setting_visits
-    assert turns == list(_turns(made)), "the plan is fixed"
+    assert turns == list(turns_of(made)), "the plan is fixed"
     first = [turn for turn in turns if turn.kind in ("server", "handler") and turn.round == 0]
     second = [turn for turn in turns if turn.kind in ("server", "handler") and turn.round == 1]
     assert [turn._replace(round=0) for turn in second] != first, "each round has its own order"

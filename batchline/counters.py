@@ -73,6 +73,11 @@ def read_counters(page: str, model: str) -> Counters:
     return Counters(found[REQUESTS], found[QUEUE] / 1e3, found[LATENCY] / 1e3, others)
 
 
+def requests_in_all(page: str) -> float:
+    """Requests to all models, answered or not, since the server started. Raises MeasureError where the page is no Prometheus text."""
+    return sum(sample.value for sample in parse(page) if sample.name == REQUESTS)
+
+
 def parse(page: str) -> Iterator[Sample]:
     """Every sample of Prometheus' text format 0.0.4; raises MeasureError with the number of a line that is none."""
     for number, line in enumerate(page.split("\n"), 1):

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from batchline.client import Client, base_url
-from batchline.counters import Counters, read_counters
+from batchline.counters import Counters, read_counters, requests_in_all
 from batchline.destination import target as load_target
 from batchline.errors import LoadError, MeasureError, ServerError
 from batchline.load import LoadRun, Progress, RequestRecord, Target, closed_loop, draw, open_loop, record
@@ -28,10 +28,8 @@ from batchline.transport import Requests
 
 SHORTEST_S = 1.0
 WARM_UP_S = 6.0  # at most
-WARM_UP_SLICE_S = 0.5
-WARM_UP_REQUESTS = (
-    300  # Java compiles what ran 200 times: before that its way with a request costs a millisecond more, and /ping's does not
-)
+WARM_UP_SLICE_S = 1.0
+WARM_UP_REQUESTS = 300  # Java compiles what ran 200 times: before, its way with a request costs a millisecond more, and /ping's does not
 WARM_UP_CLIENTS = 4  # so that a slow model has as many soon
 PAUSE_S = 0.005  # TorchServe writes its counters and logs after an answer: the next request shall not find it at that
 BARE_PER_S = 20.0  # few enough to be no load of their own
@@ -139,7 +137,7 @@ def measure(subject: Subject, offered: Offered, progress: Progress | None = None
     offered.check()
     model, client, target, ping = subject.model, subject.client, subject.target, subject.ping
     send = _send_lone if offered.lone else _send_loaded
-    _check(model, _warm_up(target, ping))
+    _check(model, _warm_up(target, ping, client))
     round_trip_ms = _round_trip_ms(ping.url)
     before = _settled(client, model)
     sent = _check(model, send(target, ping, offered, progress))
@@ -148,12 +146,20 @@ def measure(subject: Subject, offered: Offered, progress: Progress | None = None
     return Measured(model, sent.requests, bare, empty, round_trip_ms, before, after, _settings(client, model), sent.load)
 
 
-def _warm_up(target: Target, ping: Target) -> _Sent:
-    """Java compiles what runs often: without pauses, until both ways have run often."""
-    records, until_s = list[RequestRecord](), time.monotonic() + WARM_UP_S
-    while len(records) < WARM_UP_REQUESTS and time.monotonic() < until_s:
+def _warm_up(target: Target, ping: Target, client: Client) -> _Sent:
+    """Java compiles what runs often: without pauses, until both ways have run often. What any model was asked before counts."""
+    before, records, until_s = _asked_before(client), list[RequestRecord](), time.monotonic() + WARM_UP_S
+    while not records or (before + len(records) < WARM_UP_REQUESTS and time.monotonic() < until_s):
         records += closed_loop(target, WARM_UP_CLIENTS, WARM_UP_SLICE_S).records
     return _Sent(records, closed_loop(ping, 1, WARM_UP_SLICE_S).records)
+
+
+def _asked_before(client: Client) -> float:
+    """Requests since the server started; 0 where it does not show its counters."""
+    try:
+        return requests_in_all(client.metrics())
+    except (ServerError, MeasureError):
+        return 0.0
 
 
 def _send_lone(target: Target, ping: Target, offered: Offered, progress: Progress | None) -> _Sent:

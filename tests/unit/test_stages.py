@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, Counter, generate_latest
 from rich.console import Console
 
 from batchline.advice import ADVICE, advise
-from batchline.counters import Counters, parse, read_counters
+from batchline.counters import Counters, parse, read_counters, requests_in_all
 from batchline.errors import LoadError, MeasureError
 from batchline.journey import Measured, Offered, Settings
 from batchline.load import LoadRun, RequestRecord
@@ -282,6 +282,7 @@ ts_inference_latency_microseconds{model_name="m",model_version="1.0",hostname="h
 
 def test_the_counters_of_one_model() -> None:
     assert read_counters(PAGE, "m") == Counters(12.0, pytest.approx(1391.695623), pytest.approx(3128.3015), 3.0)
+    assert requests_in_all(PAGE) == 12 + 3 + 99 and requests_in_all("") == 0
 
 
 @pytest.mark.parametrize("name", ["ts_inference_requests_total", "ts_queue_latency_microseconds", "ts_inference_latency_microseconds"])

@@ -31,6 +31,8 @@ def main(paths: Sequence[str]) -> None:
 
 def markdown(records: Sequence[Record]) -> str:
     """The tables, each of the records that have it."""
+    models = [record["model"] for record in records]
+    records = [{**record, "title": _title(record, models.count(record["model"]) > 1)} for record in records]
     parts = {
         "Settings that were not measured, predicted": [summary(records)],
         "Setting by setting": list(map(settings, records)),
@@ -38,6 +40,12 @@ def markdown(records: Sequence[Record]) -> str:
         "Against the defaults": [defaults(records)],
     }
     return "\n\n".join("\n\n".join([f"### {title}", *filter(None, tables)]) for title, tables in parts.items() if any(tables))
+
+
+def _title(record: Record, machine: bool) -> str:
+    """The model, and where it was measured on more than one machine, which."""
+    cpu = record["machine"]["cpu"].replace("(R)", "").replace(" Processor", "")
+    return f"{record['model']} on {cpu}" if machine else str(record["model"])
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> str:
@@ -67,7 +75,7 @@ def _summed(record: Record, name: str, field: str, said: str) -> tuple[str, ...]
     reached = "-" if bar is None else "yes" if middle <= bar else "no"
     largest = max(off for off, _ in offs)
     return (
-        record["model"],
+        record["title"],
         name,
         str(len(offs)),
         f"{middle:.1%}",
@@ -95,7 +103,7 @@ def settings(record: Record) -> str:
         )
         for setting, repeats in found.items()
     ]
-    headings = (record["model"], "rate/s", "of capacity", "mean ms", "p99 ms", *(f"{name} off" for name, _ in PREDICTED))
+    headings = (record["title"], "rate/s", "of capacity", "mean ms", "p99 ms", *(f"{name} off" for name, _ in PREDICTED))
     headings += ("p99 off at the pace then", "invalid")
     return table(headings, rows)
 
@@ -136,7 +144,7 @@ def _held(record: Record) -> tuple[str, ...]:
     ratio = f"{found.ratio:.1%} ({'reached' if found.ratio >= OF_THE_BEST else 'missed'})"
     part = f"{found.planned_s / found.grid_s:.1%}, unpruned {found.planned_s / found.unpruned_s:.1%}"
     return (
-        record["model"],
+        record["title"],
         f"{record['p99_ms']:g}",
         found.settings[found.best],
         rates[0],
@@ -161,7 +169,7 @@ def defaults(records: Sequence[Record]) -> str:
 
 def _contestants(record: Record) -> list[tuple[str, ...]]:
     return [
-        (f"{record['model']}, {record['p99_ms']:g} ms", f"{name}, {setting}", *cells) for name, setting, cells in tune_defaults.rows(record)
+        (f"{record['title']}, {record['p99_ms']:g} ms", f"{name}, {setting}", *cells) for name, setting, cells in tune_defaults.rows(record)
     ]
 
 

@@ -114,14 +114,24 @@ class Bench:
         """A server with these settings, started and warm; it stays up while the lock is let go."""
         with contextlib.ExitStack() as stack:
             with self.turns.turn():
-                server = Candidates(self.subject.archive, self.subject.recipe.version, candidates, self.subject.base, 1, QUEUE_LIMIT)
-                stack.enter_context(server)
-                server.warm_up(JVM_WARM_UP_S)
-                for candidate in candidates:
-                    closed_loop(
-                        server.target(candidate, self.subject.bodies), in_flight(candidate.batch_size, candidate.workers), WARM_UP_S
-                    )
+                server = stack.enter_context(serving(self.subject, candidates))
             yield server
+
+
+@contextlib.contextmanager
+def serving(subject: Subject, candidates: list[Candidate]) -> Iterator[Candidates]:
+    """A server with these settings, started and warm."""
+    with Candidates(subject.archive, subject.recipe.version, candidates, subject.base, 1, QUEUE_LIMIT) as server:
+        server.warm_up(JVM_WARM_UP_S)
+        for candidate in candidates:
+            closed_loop(server.target(candidate, subject.bodies), in_flight(candidate.batch_size, candidate.workers), WARM_UP_S)
+        yield server
+
+
+def find(name: str) -> Subject:
+    """One of MODELS."""
+    models, store = sleeping_model() if name == "sleep" else (ROOT / "models", ROOT / "model_store")
+    return measure.subject(name, models, store, read_configuration(ROOT / "config.properties"))
 
 
 def in_flight(batch_size: int, workers: int) -> int:
@@ -199,8 +209,7 @@ def sleeping_model() -> tuple[Path, Path]:
 def begin(name: str, run: Path | None, quick: bool, turns: Turns, output: Path | None, console: Console) -> Bench:
     """The model with its measurement: the one given, the one of an earlier begin of this record, or a new one."""
     HOME.mkdir(parents=True, exist_ok=True)
-    models, store = sleeping_model() if name == "sleep" else (ROOT / "models", ROOT / "model_store")
-    subject = measure.subject(name, models, store, read_configuration(ROOT / "config.properties"))
+    subject = find(name)
     record = json.loads(output.read_text()) if output and output.exists() else {}
     path = run or HOME / f"run-{name}.json"
     begun_s, fresh = time.monotonic(), False

@@ -1,0 +1,210 @@
+"""Why a prediction was off: T(B) of another moment, T(B) itself, or the queue's model? `python benchmarks/pace.py MODEL`.
+
+One worker is loaded several times, T(B) taken just before and just after each load. Each load is then predicted three times, for its
+very arrivals:
+
+around      from the T(B) around it, as a plan is from a measurement
+own         from the times that its own batches took, drawn at random
+in order    from the same times where they were: what was slow for a while stays so for that while
+
+What "own" takes away is T(B) of another moment, what "in order" takes away is spells; what is left is the queue's model.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+import numpy as np
+import showtune
+from rich.console import Console
+from tune_predict import SEEDS
+from tuning import MODELS, find, saturated_per_s, serving, setting_of
+
+from batchline import runfile, verify
+from batchline.candidates import Candidates
+from batchline.load import RequestRecord, open_loop
+from batchline.queueing import Service
+from batchline.saturate import Reply, saturate
+from batchline.simulate import simulate_times
+from batchline.swept import Candidate
+
+SIZES = (1, 2, 3, 4, 6, 8, 12)
+LOADED = Candidate("loaded", 12, 2, 1)
+TABLE_S, SATURATE_S, LOAD_S = 1.5, 2.0, 12.0
+OURS = ("deserialize", "preprocess", "inference", "serialize")
+WAYS = ("around", "own", "in order")
+
+
+@dataclass(frozen=True)
+class Table:
+    """T(B) and the handler's part of it in milliseconds, every batch of each size; and lone requests."""
+
+    batch_ms: dict[int, list[float]]
+    handler_ms: dict[int, list[float]]
+    lone_ms: list[float]
+
+    def __add__(self, other: Table) -> Table:
+        both = [
+            {size: mine[size] + theirs[size] for size in mine}
+            for mine, theirs in ((self.batch_ms, other.batch_ms), (self.handler_ms, other.handler_ms))
+        ]
+        return Table(both[0], both[1], self.lone_ms + other.lone_ms)
+
+
+@dataclass(frozen=True)
+class Batches:
+    """A load's own batches in order: size, the handler's milliseconds, when the last answer came (s)."""
+
+    sizes: np.ndarray
+    handler_ms: np.ndarray
+    done_s: np.ndarray
+
+
+def handler_ms(stages_ms: dict[str, float]) -> float:
+    """All that the handler says it took."""
+    return sum(stages_ms.get(name, 0.0) for name in OURS)
+
+
+def take_table(server: Candidates, bodies: list[bytes]) -> Table:
+    """Batches of each size back to back, then single requests."""
+    batch_ms, inside_ms = {}, {}
+    for candidate in server.candidates[1:]:
+        size = candidate.batch_size
+        path = server.path(server.candidates.index(candidate))
+        last = saturate(server.address, path, bodies, 2 * size, TABLE_S, multiple=size, least=6 * size)[size - 1 :: size]
+        batch_ms[size] = [(after.done_s - before.done_s) * 1e3 for before, after in pairwise(last)]
+        inside_ms[size] = [handler_ms(reply.stages_ms) for reply in last[1:]]
+    lone: list[Reply] = saturate(server.address, server.path(1), bodies, 1, TABLE_S / 2)[1:]
+    return Table(batch_ms, inside_ms, [(reply.done_s - reply.sent_s) * 1e3 for reply in lone])
+
+
+def batches_of(records: Sequence[RequestRecord]) -> Batches:
+    """Requests of one batch carry the same stages, and their answers come one after another."""
+    groups: list[list[RequestRecord]] = []
+    for record in sorted(records, key=lambda record: record.done_s):
+        if groups and groups[-1][-1].stages_ms["inference"] == record.stages_ms["inference"] and len(groups[-1]) < (record.batch_size or 1):
+            groups[-1].append(record)
+        else:
+            groups.append([record])
+    sizes = np.array([group[0].batch_size or 1 for group in groups])
+    return Batches(sizes, np.array([handler_ms(group[0].stages_ms) for group in groups]), np.array([group[-1].done_s for group in groups]))
+
+
+def around(table: Table) -> Service:
+    """What a measurement of that moment would say: medians, and each batch over its median."""
+    medians = {size: median(times) for size, times in table.batch_ms.items()}
+    noise = tuple(ms / medians[size] for size, times in table.batch_ms.items() for ms in times)
+    batch_ms = np.interp(np.arange(1, LOADED.batch_size + 1), list(medians), list(medians.values()))
+    return Service(tuple(map(float, batch_ms)), noise=noise, front_end_ms=max(0.1, median(table.lone_ms) - medians[1]))
+
+
+def own(table: Table, load: Batches) -> Service:
+    """The handler's line through the load's own batches, each over that line; the way to the worker and back from the table."""
+    line = np.polynomial.Polynomial.fit(load.sizes, load.handler_ms, 1)
+    sizes = list(table.batch_ms)
+    outside = [median(table.batch_ms[size]) - median(table.handler_ms[size]) for size in sizes]
+    each = np.arange(1, LOADED.batch_size + 1)
+    batch_ms = line(each) + np.interp(each, sizes, outside)
+    return replace(around(table), batch_ms=tuple(map(float, batch_ms)), noise=tuple(map(float, load.handler_ms / line(load.sizes))))
+
+
+def drawn(service: Service, times: np.ndarray) -> tuple[float, float]:
+    """Mean and p99 for these arrivals, a mean over seeds of the noise."""
+    found = []
+    for seed in range(SEEDS):
+        trace = simulate_times(service, setting_of(LOADED), times, seed=seed)
+        latency = trace.done_ms - trace.arrival_ms + float(np.mean(service.front_end_ms))
+        found.append((latency.mean(), np.percentile(latency, 99)))
+    mean, p99 = np.mean(found, axis=0)
+    return float(mean), float(p99)
+
+
+def in_order(service: Service, load: Batches, times: np.ndarray) -> tuple[float, float]:
+    """The same by one worker and one collector, where a batch is as slow as the one that really ran then."""
+    latency, free_s, first = [], 0.0, 0
+    while first < len(times):
+        begin_s = max(free_s, times[first])
+        most = times[first : first + LOADED.batch_size]
+        size = max(1, int((most <= begin_s + LOADED.max_batch_delay_ms / 1e3).sum()))
+        full = size == LOADED.batch_size
+        leaves_s = max(begin_s, most[-1]) if full else begin_s + LOADED.max_batch_delay_ms / 1e3
+        slow = service.noise[min(int(np.searchsorted(load.done_s, leaves_s)), len(service.noise) - 1)]
+        free_s = leaves_s + service.batch_ms[size - 1] * slow / 1e3
+        latency += list((free_s - most[:size]) * 1e3 + float(np.mean(service.front_end_ms)))
+        first += size
+    return float(np.mean(latency)), float(np.percentile(latency, 99))
+
+
+def step(bodies: list[bytes], server: Candidates, before: Table, share: float, repeat: int) -> tuple[Table, dict[str, Any]]:
+    """One load between two tables: the later one, and what was measured and predicted."""
+    rate = share * saturated_per_s(server, LOADED, bodies, SATURATE_S)
+    times, _ = verify.arrivals(rate, int(rate * LOAD_S), (repeat,))
+    run = open_loop(server.target(LOADED, bodies), times)
+    after = take_table(server, bodies)
+    table, load = before + after, batches_of([record for record in run.records if record.ok])
+    services = {"around": around(table), "own": own(table, load)}
+    said = {way: drawn(service, times) for way, service in services.items()} | {"in order": in_order(services["own"], load, times)}
+    seen = np.array([record.latency_ms for record in run.records])
+    pairs = [(ms, fmean(table.handler_ms[size])) for size, ms in zip(load.sizes.tolist(), load.handler_ms, strict=True) if size in SIZES]
+    found = {
+        "rate_per_s": rate,
+        "mean_ms": float(seen.mean()),
+        "p99_ms": float(np.percentile(seen, 99)),
+        "handler_over_back_to_back": float(sum(ms for ms, _ in pairs) / sum(known for _, known in pairs)),
+        "spread": float(np.std(services["own"].noise)),
+        "predicted": {way: {"mean_ms": mean, "p99_ms": p99} for way, (mean, p99) in said.items()},
+    }
+    return after, found
+
+
+def markdown(record: dict[str, Any]) -> str:
+    """A row a load: measured, and how far off each way is; the medians of |error| last."""
+    rows, offs = [], []
+    for load in record["loads"]:
+        off = [load[field] / load["predicted"][way][field] - 1 for way in WAYS for field in ("mean_ms", "p99_ms")]
+        offs.append(off)
+        cells = (f"{load['rate_per_s']:.0f}", f"{load['mean_ms']:.1f}", f"{load['p99_ms']:.1f}", f"{load['handler_over_back_to_back']:.3f}")
+        rows.append((*cells, *(f"{each:+.0%}" for each in off)))
+    rows.append(("median", "", "", "", *(f"{each:.0%}" for each in np.median(np.abs(offs), axis=0))))
+    headings = [
+        "rate/s",
+        "mean ms",
+        "p99 ms",
+        "handler, of back to back",
+        *(f"{way}: {name} off" for way in WAYS for name in ("mean", "p99")),
+    ]
+    return showtune.table(headings, rows)
+
+
+def main() -> None:
+    """Loads, and prints the table."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("model", choices=[name for name in MODELS if name != "sleep"], help="sleep tells no stages")
+    parser.add_argument("--share", type=float, default=0.75, help="of the saturated throughput")
+    parser.add_argument("--repeats", type=int, default=6)
+    parser.add_argument("-o", "--output", type=Path)
+    said, console = parser.parse_args(), Console(width=150)
+    subject = find(said.model)
+    candidates = [LOADED, *(Candidate(f"b{size}", size, 200, 1) for size in SIZES)]
+    record: dict[str, Any] = {"model": said.model, "machine": asdict(runfile.machine()), "versions": runfile.versions(), "loads": []}
+    with serving(subject, candidates) as server:
+        table = take_table(server, subject.bodies)
+        for repeat in range(said.repeats):
+            table, found = step(subject.bodies, server, table, said.share, repeat)
+            record["loads"].append(found)
+            console.print(
+                f"load {repeat + 1} of {said.repeats}: mean {found['mean_ms']:.1f} ms, p99 {found['p99_ms']:.1f} ms", highlight=False
+            )
+            if said.output:
+                runfile.put(said.output, record, indent=1)
+    print(markdown(record))
+
+
+if __name__ == "__main__":
+    main()

@@ -13,6 +13,7 @@ What "own" takes away is T(B) of another moment, what "in order" takes away is s
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
@@ -182,15 +183,28 @@ def markdown(record: dict[str, Any]) -> str:
     return showtune.table(headings, rows)
 
 
-def main() -> None:
-    """Loads, and prints the table."""
+def parse() -> argparse.Namespace:
+    """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("model", choices=[name for name in MODELS if name != "sleep"], help="sleep tells no stages")
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("model", nargs="?", choices=[name for name in MODELS if name != "sleep"], help="sleep tells no stages")
+    what.add_argument("--show", type=Path, help="print a record's table again")
     parser.add_argument("--share", type=float, default=0.75, help="of the saturated throughput")
     parser.add_argument("--repeats", type=int, default=6)
-    parser.add_argument("-o", "--output", type=Path)
-    said, console = parser.parse_args(), Console(width=150)
-    subject = find(said.model)
+    parser.add_argument("-o", "--output", type=Path, help="the record: every figure")
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Loads, and prints the table."""
+    said = parse()
+    record = json.loads(said.show.read_text()) if said.show else measured(said)
+    print(markdown(record))
+
+
+def measured(said: argparse.Namespace) -> dict[str, Any]:
+    """The record, written after every load."""
+    subject, console = find(said.model), Console(width=150)
     candidates = [LOADED, *(Candidate(f"b{size}", size, 200, 1) for size in SIZES)]
     record: dict[str, Any] = {"model": said.model, "machine": asdict(runfile.machine()), "versions": runfile.versions(), "loads": []}
     with serving(subject, candidates) as server:
@@ -203,7 +217,7 @@ def main() -> None:
             )
             if said.output:
                 runfile.put(said.output, record, indent=1)
-    print(markdown(record))
+    return record
 
 
 if __name__ == "__main__":

@@ -31,6 +31,11 @@ def test_the_tables_of_tuned_are_the_records() -> None:
     assert told("benchmarks/showtune.py", *records) in bare((ROOT / "docs" / "tuned.md").read_text(encoding="utf-8"))
 
 
+@pytest.mark.parametrize("record", sorted((ROOT / "results").glob("pace-*.json")), ids=lambda path: path.stem.split("-")[1])
+def test_what_tuned_says_of_the_pace_is_the_record(record: Path) -> None:
+    assert told("benchmarks/pace.py", "--show", str(record)) in bare((ROOT / "docs" / "tuned.md").read_text(encoding="utf-8"))
+
+
 @pytest.mark.parametrize("run", RUNS, ids=lambda path: path.stem.split("-")[1])
 def test_the_fits_of_results_are_the_measurements(run: Path) -> None:
     assert told("-m", "batchline", "fit", str(run)) in bare((ROOT / "results" / "README.md").read_text(encoding="utf-8"))

@@ -20,7 +20,7 @@ import numpy as np
 from batchline.client import Client, base_url
 from batchline.counters import Counters, read_counters, requests_in_all
 from batchline.destination import target as load_target
-from batchline.errors import LoadError, MeasureError, ServerError
+from batchline.errors import LoadError, MeasureError, RequestFailed, ServerError
 from batchline.load import LoadRun, Progress, RequestRecord, Target, closed_loop, draw, open_loop, record
 from batchline.lone import Line
 from batchline.properties import Configuration
@@ -158,7 +158,7 @@ def _asked_before(client: Client) -> float:
     """Requests since the server started; 0 where it does not show its counters."""
     try:
         return requests_in_all(client.metrics())
-    except (ServerError, MeasureError):
+    except (ServerError, RequestFailed, MeasureError):
         return 0.0
 
 
@@ -263,7 +263,7 @@ def _settled(client: Client, model: str) -> Counters:
             before, counters = counters, read_counters(client.metrics(), model)
             if counters == before:
                 break
-    except ServerError as error:
+    except (ServerError, RequestFailed) as error:
         raise MeasureError(f"the model answers and the metrics port does not; is enable_metrics_api=false? ({error})") from None
     return counters
 

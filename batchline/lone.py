@@ -7,6 +7,7 @@ millisecond more than on /ping's, which came at once. Here an answer's time is t
 from __future__ import annotations
 
 import socket
+import time
 from types import TracebackType
 
 from batchline.transport import CUT, Answer, Reader, Reply, Requests, no_answer
@@ -15,7 +16,7 @@ READ = 65536
 
 
 class Line:
-    """One connection, made anew where the server has closed it; a context manager."""
+    """One connection, made anew after an answer that closes it and after a request that got none; a context manager."""
 
     def __init__(self, timeout_s: float) -> None:
         self.timeout_s = timeout_s
@@ -56,8 +57,13 @@ class Line:
 
     def _ask(self, connected: socket.socket, data: bytes) -> Answer:
         self.reader.begin()
+        until_s = time.perf_counter() + self.timeout_s
+        connected.settimeout(self.timeout_s)
         connected.sendall(data)
         while not self.reader.complete:
+            if (left_s := until_s - time.perf_counter()) <= 0:
+                raise TimeoutError
+            connected.settimeout(left_s)
             part = connected.recv(READ)
             if part:
                 self.reader.feed(part)

@@ -38,7 +38,7 @@ from batchline.properties import Configuration
 from batchline.recipe import Recipe, read_recipe
 from batchline.runfile import machine
 from batchline.saturate import Reply, paced, saturate
-from batchline.turns import JVM_WARM_UP_S, REQUEST, REST_SLOTS, RESTED, WARM_UP, Turn, taken, turns_of, words
+from batchline.turns import JVM_WARM_UP_S, REQUEST, REST_SLOTS, RESTED, SETTING, WARM_UP, Turn, taken, turns_of, words
 from batchline.turns import expected_s as expected_s  # part of this module's face
 from batchline.variants import THREADS, Variants
 
@@ -220,12 +220,14 @@ def _session(
         server.warm_up(JVM_WARM_UP_S)
         for size in sizes:
             measured.batches += _server_turn(server, subject.bodies, Turn(SERVER, size, WARM_UP), plan)
-        workers = dict.fromkeys(sizes, 1)
+        before = Turn(SERVER, 1, WARM_UP)
         for turn in turns:
             tell(turn)
-            if turn.workers != workers.get(turn.batch_size, 1):
+            if turn.kind == SETTING and (turn.batch_size, turn.workers) != (before.batch_size, before.workers):
+                if before.workers > 1 and before.batch_size != turn.batch_size:
+                    server.scale(before.batch_size, 1)  # its workers would fill the memory for nothing
                 _scale(server, subject.bodies, turn, plan)
-                workers[turn.batch_size] = turn.workers
+            before = turn
             _take(turn, subject, plan, server, alone, measured)
             write_measured(output, measured)
         _note_workers(server, sizes, measured)

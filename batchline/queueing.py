@@ -72,7 +72,7 @@ class Service:
         return cls(tuple(c_ms + m_ms * size for size in range(1, most + 1)), tuple(slowdown), tuple(noise), front_end_ms)
 
     def slow(self, busy: float, batch_size: int) -> float:
-        """How many times as long a batch takes while so many workers of this batch size are busy, 1 or more of them."""
+        """How many times as long a batch takes while so many workers are busy, 1 or more of them, whose setting has this batch size."""
         large = slowed(self.slowdown, busy)
         if not self.slowdown_of_one or batch_size >= self.slowdown_size:
             return large

@@ -177,11 +177,13 @@ class Reader:
         self.answer, self.complete, self.keep = Answer(), False, True
 
     def feed(self, data: bytes) -> None:
-        """Some bytes have come. Raises ConnectionError where they are no HTTP."""
+        """Some bytes have come. Raises ConnectionError where they are no HTTP; what comes after a whole answer only ends the connection."""
         try:
             self.parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
-            raise ConnectionError(f"the answer is no HTTP/1.1: {error}") from None
+            if not self.complete:
+                raise ConnectionError(f"the answer is no HTTP/1.1: {error}") from None
+            self.keep = False
 
     def end(self) -> None:
         """No more bytes come: an answer that does not say where it ends, ends with its connection."""
@@ -280,7 +282,8 @@ class _Connection(asyncio.Protocol):
 
 def no_answer(error: OSError, timeout_s: float, reused: bool) -> Reply:
     """What became of a request whose connection failed."""
-    words = f"no answer within {timeout_s:g} s" if isinstance(error, TimeoutError) else error
+    late = isinstance(error, TimeoutError) and error.errno is None  # one with a number is the system's: nobody answers there
+    words = f"no answer within {timeout_s:g} s" if late else str(error) or "the connection broke"
     now_s = time.perf_counter()
     return Reply(now_s, now_s, NO_ANSWER, reused=reused, error=f"{type(error).__name__}: {words}")
 

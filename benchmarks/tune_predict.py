@@ -54,7 +54,8 @@ def key(candidate: Candidate, repeat: int) -> str:
 
 def step(bench: Bench, service: Service, server: Candidates, candidate: Candidate, share: float, repeat: int, most_per_s: float) -> Row:
     """One repeat of one setting: loaded between two looks at its saturated throughput, and both predicted; latency for the very
-    arrivals that were sent, and once more with T(B) at the pace that was seen then: what is off by that alone is the machine's drift.
+    arrivals that were sent, and once more with T(B) at the pace that was seen then: that takes out the machine's drift, and
+    with it what the capacity itself has wrong.
     """
     setting = setting_of(candidate)
     capacity = capacity_per_s(service, setting)

@@ -286,7 +286,7 @@ def test_an_older_plan_has_its_turns_as_they_were() -> None:
     assert not any(turn.kind == "rested" for turn in old)
 
 
-def test_every_turn_stands_in_the_plan_once_and_places_taketurns_of() -> None:
+def test_every_turn_stands_in_the_plan_once_and_places_take_turns() -> None:
     made = make_plan(subject(), 2)
     turns = list(turns_of(made))
     settings = [turn for turn in turns if turn.kind == "setting"]

@@ -100,6 +100,7 @@ def test_an_answer_may_come_in_any_pieces(cuts: list[int], lone: bool) -> None:
         ([b"HTTP/1.0 200 OK\r\n\r\n", b"old", None], 200, 3),
         ([b"HTTP/1.1 100 Continue\r\n\r\n", OK], 200, 5),
         ([b"HTTP/1.1 204 No Content\r\n\r\n"], 204, 0),
+        ([OK + b"junk after it", None], 200, 5),
         ([b"HTTP/1.1 413 Too Large\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}", None], 413, 2),
     ],
 )

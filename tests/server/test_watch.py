@@ -59,14 +59,16 @@ def watched(new_home: Callable[[], Home]) -> Watched:
     return Watched(home, client, target)
 
 
-def around(client: Client, run: Callable[[], LoadRun]) -> tuple[View, LoadRun]:
-    """A view of an interval that holds a whole run: handlers' metrics come through a log, a moment after the answers."""
+def around(client: Client, run: Callable[[], LoadRun], refused: int = 0) -> tuple[View, LoadRun]:
+    """A view of an interval that holds a whole run: handlers' metrics come through a log, a moment after the answers, one by one."""
     before = scrape(client, "digits")
     done = run()
     until_s = time.monotonic() + 5
     while True:
         seen = view(before, scrape(client, "digits"))
-        if round((seen.models[0].handled_per_s or 0) * seen.seconds) == len(done.records) or time.monotonic() > until_s:
+        (model,) = seen.models
+        told = [round((per_s or 0) * seen.seconds) for per_s in (model.handled_per_s, model.refused_per_s)]
+        if told == [len(done.records), refused] or time.monotonic() > until_s:
             return seen, done
         time.sleep(0.05)
 
@@ -114,7 +116,7 @@ def test_a_known_rate_is_seen_while_it_is_offered(watched: Watched) -> None:
 
 def test_refused_requests_are_counted(watched: Watched) -> None:
     bad = Target(watched.target.url, [b"{"])
-    seen, run = around(watched.client, lambda: open_loop(bad, draw("constant", 20, 0.5, seed=1)))
+    seen, run = around(watched.client, lambda: open_loop(bad, draw("constant", 20, 0.5, seed=1)), refused=10)
     assert {record.status for record in run.records} == {400}
     assert (seen.models[0].refused_per_s or 0) * seen.seconds == pytest.approx(len(run.records))
 

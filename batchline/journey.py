@@ -21,8 +21,8 @@ from batchline.client import Client, base_url
 from batchline.counters import Counters, read_counters, requests_in_all
 from batchline.destination import target as load_target
 from batchline.errors import LoadError, MeasureError, RequestFailed, ServerError
-from batchline.load import LoadRun, Progress, RequestRecord, Target, closed_loop, draw, open_loop, record
-from batchline.lone import Line
+from batchline.load import LoadRun, Progress, RequestRecord, Target, closed_loop, draw, open_loop
+from batchline.lone import LoneConnection
 from batchline.properties import Configuration
 from batchline.transport import Requests
 
@@ -168,8 +168,8 @@ def _send_lone(target: Target, ping: Target, offered: Offered, progress: Progres
     requests: list[RequestRecord] = []
     bare: list[RequestRecord] = []
     told_s = 0.0
-    with Line(target.timeout_s) as line:
-        sender = _Sender(line)
+    with LoneConnection(target.timeout_s) as connection:
+        sender = _Sender(connection)
         while (now_s := sender.now_s()) < offered.duration_s or not requests:
             if progress and now_s - told_s >= PROGRESS_S:
                 told_s = now_s
@@ -183,8 +183,8 @@ def _send_lone(target: Target, ping: Target, offered: Offered, progress: Progres
 class _Sender:
     """Pauses, sends, and notes what came of it."""
 
-    def __init__(self, line: Line) -> None:
-        self.line = line
+    def __init__(self, connection: LoneConnection) -> None:
+        self.connection = connection
         self.begin_s, self.epoch_s = time.perf_counter(), time.time()
 
     def now_s(self) -> float:
@@ -193,8 +193,8 @@ class _Sender:
     def send(self, requests: Requests, turn: int) -> RequestRecord:
         time.sleep(PAUSE_S)
         sent_s = self.now_s()
-        reply = self.line.send(requests, turn, {"X-Request-Start": f"t={self.epoch_s + sent_s:.6f}"})
-        return record(reply, sent_s, sent_s, self.begin_s)
+        reply = self.connection.send(requests, turn, {"X-Request-Start": f"t={self.epoch_s + sent_s:.6f}"})
+        return RequestRecord.of(reply, sent_s, sent_s, self.begin_s)
 
 
 def _send_loaded(target: Target, ping: Target, offered: Offered, progress: Progress | None) -> _Sent:
@@ -234,8 +234,8 @@ def _check(model: str, sent: _Sent) -> _Sent:
 
 def _outcomes(records: Sequence[RequestRecord]) -> str:
     counted: dict[str, int] = {}
-    for each in records:
-        name = str(each.status) if each.status else each.error
+    for record in records:
+        name = str(record.status) if record.status else record.error
         counted[name] = counted.get(name, 0) + 1
     return ", ".join(f"{count} x {name}" for name, count in counted.items()) or "none sent"
 

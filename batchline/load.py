@@ -59,6 +59,12 @@ class RequestRecord:
     reused: bool = True
     error: str = ""
 
+    @classmethod
+    def of(cls, reply: Reply, intended_s: float, sent_s: float, begin_s: float) -> RequestRecord:
+        """What became of a request of a run that began at begin_s by time.perf_counter(); the other times are since then."""
+        told = (reply.status, reply.received, reply.batch_size, reply.stages_ms, reply.reused, reply.error)
+        return cls(intended_s, sent_s, reply.first_byte_s - begin_s, reply.done_s - begin_s, *told)
+
     @property
     def latency_ms(self) -> float:
         """From the intended send to the last byte."""
@@ -73,12 +79,6 @@ class RequestRecord:
     def ok(self) -> bool:
         """Answered with 2xx."""
         return 200 <= self.status < 300
-
-
-def record(reply: Reply, intended_s: float, sent_s: float, begin_s: float) -> RequestRecord:
-    """What became of a request of a run that began at begin_s by time.perf_counter(); the other times are since then."""
-    told = (reply.status, reply.received, reply.batch_size, reply.stages_ms, reply.reused, reply.error)
-    return RequestRecord(intended_s, sent_s, reply.first_byte_s - begin_s, reply.done_s - begin_s, *told)
 
 
 @dataclass(frozen=True)
@@ -254,7 +254,7 @@ class _Generator:
             reply = await self.transport.send(turn, {"X-Request-Start": f"t={self.epoch_s + sent_s:.6f}"})
         finally:
             self.in_flight -= 1
-        self.records.append(record(reply, intended_s, sent_s, self.begin_s))
+        self.records.append(RequestRecord.of(reply, intended_s, sent_s, self.begin_s))
 
     @contextlib.asynccontextmanager
     async def _reporting(self) -> AsyncIterator[None]:

@@ -15,7 +15,7 @@ from batchline.transport import CUT, Answer, Reader, Reply, Requests, no_answer
 READ = 65536
 
 
-class Line:
+class LoneConnection:
     """One connection, made anew after an answer that closes it and after a request that got none; a context manager."""
 
     def __init__(self, timeout_s: float) -> None:
@@ -23,7 +23,7 @@ class Line:
         self.socket: socket.socket | None = None
         self.reader = Reader()
 
-    def __enter__(self) -> Line:
+    def __enter__(self) -> LoneConnection:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:

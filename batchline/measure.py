@@ -39,7 +39,6 @@ from batchline.recipe import Recipe, read_recipe
 from batchline.runfile import machine
 from batchline.saturate import Reply, paced, saturate
 from batchline.turns import JVM_WARM_UP_S, REQUEST, REST_SLOTS, RESTED, SETTING, WARM_UP, Turn, taken, turns_of, words
-from batchline.turns import expected_s as expected_s  # part of this module's face
 from batchline.variants import THREADS, Variants
 
 BATCH_SIZES = (1, 2, 4, 8, 16, 32)

@@ -15,9 +15,9 @@ from rich.text import Text
 from batchline.cost import CostLine
 from batchline.fit import Fit
 from batchline.measure import Progress as Report
-from batchline.measure import expected_s
 from batchline.measured import Plan
 from batchline.scaling import Scaling
+from batchline.turns import expected_s
 
 FIXED, EACH = ("#E69F00", "█"), ("#0072B2", "▒")  # c and m: told apart without colour too
 BAR = 30  # with its table it fits into 80 columns

@@ -103,9 +103,12 @@ def test_a_known_line_is_recovered_on_the_server_and_alone(folder: Home, tmp_pat
 
 def test_the_first_batches_of_a_new_worker_do_not_pass_for_contention(folder: Home, tmp_path: Path) -> None:
     what = known(folder, "40 + 2 * B", first="time.sleep(0.3 if self.calls <= 3 else 0)")
-    measured = measure_with(what, tmp_path / "run.json", replace(plan((1, 2, 4), workers=(1, 2)), warm_up_s=2.0))
-    per_s = {run.workers: run.per_s for run in measured.settings}
-    assert per_s[2] == pytest.approx(2 * per_s[1], rel=0.15)
+    made = replace(plan((1, 2, 4), workers=(1, 2)), warm_up_s=2.0, setting_visits=2, settings_of_one=True)
+    measured = measure_with(what, tmp_path / "run.json", made)
+    per_s = {(run.batch_size, run.visit, run.workers): run.per_s for run in measured.settings}
+    assert len(per_s) == 8, "batches of four and of one, up and down"
+    for size, visit in ((4, 0), (4, 1), (1, 0), (1, 1)):
+        assert per_s[size, visit, 2] == pytest.approx(2 * per_s[size, visit, 1], rel=0.15)
 
 
 def test_a_bent_one_is_refused(folder: Home, tmp_path: Path) -> None:

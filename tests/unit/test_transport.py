@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchline.errors import LoadError
-from batchline.lone import Line
+from batchline.lone import LoneConnection
 from batchline.transport import HttpTransport, Reply, Requests
 
 OK = b'HTTP/1.1 200 OK\r\nServer-Timing: inference;dur=1.5, batch;desc="3"\r\nContent-Length: 5\r\n\r\nhello'
@@ -56,17 +56,17 @@ async def served(scripts: Sequence[Pieces]) -> AsyncIterator[tuple[str, Scripted
 
 
 def replies(scripts: Sequence[Pieces], timeout_s: float = 20.0, lone: bool = False) -> tuple[list[Reply], Scripted]:
-    """What became of one request a script, one after another; `lone`: over a Line."""
+    """What became of one request a script, one after another; `lone`: over a LoneConnection."""
 
-    def over_a_line(url: str) -> list[Reply]:
+    def one_by_one(url: str) -> list[Reply]:
         requests = Requests(url, [b"body"], {"X-Key": "k"})
-        with Line(timeout_s) as line:
-            return [line.send(requests, turn, {"X-Turn": str(turn)}) for turn in range(len(scripts))]
+        with LoneConnection(timeout_s) as connection:
+            return [connection.send(requests, turn, {"X-Turn": str(turn)}) for turn in range(len(scripts))]
 
     async def run() -> tuple[list[Reply], Scripted]:
         async with served(scripts) as (url, script), HttpTransport(url, [b"body"], {"X-Key": "k"}, timeout_s) as transport:
             if lone:
-                return await asyncio.to_thread(over_a_line, url), script
+                return await asyncio.to_thread(one_by_one, url), script
             return [await transport.send(turn, {"X-Turn": str(turn)}) for turn in range(len(scripts))], script
 
     return asyncio.run(run())

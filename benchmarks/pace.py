@@ -1,18 +1,20 @@
 """Why a prediction was off: T(B) of another moment, T(B) itself, or the queue's model? `python benchmarks/pace.py MODEL`.
 
-One worker is loaded several times, T(B) taken just before and just after each load. Each load is then predicted three times, for its
-very arrivals:
+One worker or two are loaded several times, T(B) and the saturated throughput taken just before and just after each load. Each load is
+then predicted three times, for its very arrivals:
 
-around      from the T(B) around it, as a plan is from a measurement
-own         from the times that its own batches took, drawn at random
-in order    from the same times where they were: what was slow for a while stays so for that while
+around      from the T(B) and the slowdown of two workers around it, as a plan is from a measurement
+own         from the times that its own batches took and how these grew while the other worker was busy, drawn at random
+in order    from the same times where they were: what was slow for a while stays so for that while, whatever made it slow
 
-What "own" takes away is T(B) of another moment, what "in order" takes away is spells; what is left is the queue's model.
+What "own" takes away is T(B) of another moment, what "in order" takes away is spells and what two workers do to each other; what is left
+is the queue's model.
 """
 
 from __future__ import annotations
 
 import argparse
+import heapq
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -36,7 +38,7 @@ from batchline.simulate import simulate_times
 from batchline.swept import Candidate
 
 SIZES = (1, 2, 3, 4, 6, 8, 12)
-LOADED = Candidate("loaded", 12, 2, 1)
+GAINS = np.linspace(0.0, 0.9, 181)  # 1 - 1/slowdown, tried in turn
 TABLE_S, SATURATE_S, LOAD_S = 1.5, 2.0, 12.0
 OURS = ("deserialize", "preprocess", "inference", "serialize")
 WAYS = ("around", "own", "in order")
@@ -60,11 +62,21 @@ class Table:
 
 @dataclass(frozen=True)
 class Batches:
-    """A load's own batches in order: size, the handler's milliseconds, when the last answer came (s)."""
+    """A load's own batches in order: size, the handler's milliseconds, when the last answer came (s).
+
+    `together` is how much of its time the other worker had a batch too, 0 to 1.
+    """
 
     sizes: np.ndarray
     handler_ms: np.ndarray
     done_s: np.ndarray
+
+    @property
+    def together(self) -> np.ndarray:
+        starts = self.done_s - self.handler_ms / 1e3
+        shared = np.minimum(self.done_s[:, None], self.done_s) - np.maximum(starts[:, None], starts)
+        np.fill_diagonal(shared, 0.0)
+        return np.minimum(1.0, shared.clip(0.0).sum(axis=1) / (self.handler_ms / 1e3))
 
 
 def handler_ms(stages_ms: dict[str, float]) -> float:
@@ -97,67 +109,91 @@ def batches_of(records: Sequence[RequestRecord]) -> Batches:
     return Batches(sizes, np.array([handler_ms(group[0].stages_ms) for group in groups]), np.array([group[-1].done_s for group in groups]))
 
 
-def around(table: Table) -> Service:
-    """What a measurement of that moment would say: medians, and each batch over its median."""
+def around(table: Table, loaded: Candidate, saturated_per_s: float) -> Service:
+    """What a measurement of that moment would say: medians, each batch over its median, the slowdown of all workers at saturation."""
     medians = {size: median(times) for size, times in table.batch_ms.items()}
     noise = tuple(ms / medians[size] for size, times in table.batch_ms.items() for ms in times)
-    batch_ms = np.interp(np.arange(1, LOADED.batch_size + 1), list(medians), list(medians.values()))
-    return Service(tuple(map(float, batch_ms)), noise=noise, front_end_ms=max(0.1, median(table.lone_ms) - medians[1]))
+    batch_ms = np.interp(np.arange(1, loaded.batch_size + 1), list(medians), list(medians.values()))
+    alone_per_s = loaded.batch_size / fmean(table.batch_ms[loaded.batch_size]) * 1e3
+    slowdown = (1.0, max(1.0, loaded.workers * alone_per_s / saturated_per_s))
+    return Service(tuple(map(float, batch_ms)), slowdown, noise, max(0.1, median(table.lone_ms) - medians[1]))
 
 
-def own(table: Table, load: Batches) -> Service:
-    """The handler's line through the load's own batches, each over that line; the way to the worker and back from the table."""
-    line = np.polynomial.Polynomial.fit(load.sizes, load.handler_ms, 1)
+def own(table: Table, load: Batches, shared: np.ndarray) -> Service:
+    """The handler's line through the load's own batches, each over that line; the way to the worker and back from the table.
+
+    `shared` [batches] is the part of its time that each had to share with the other worker: one that shared all of it took `slowdown`
+    times as long. Line and slowdown are those that leave the least spread.
+    """
+    fits = [(*line_of(load.sizes, load.handler_ms * (1 - gain * shared)), gain) for gain in GAINS]
+    line, off, gain = min(fits, key=lambda fit: float(np.var(fit[1])))
     sizes = list(table.batch_ms)
     outside = [median(table.batch_ms[size]) - median(table.handler_ms[size]) for size in sizes]
-    each = np.arange(1, LOADED.batch_size + 1)
+    each = np.arange(1, max(sizes) + 1)
     batch_ms = line(each) + np.interp(each, sizes, outside)
-    return replace(around(table), batch_ms=tuple(map(float, batch_ms)), noise=tuple(map(float, load.handler_ms / line(load.sizes))))
+    front_end_ms = max(0.1, median(table.lone_ms) - median(table.batch_ms[1]))
+    return Service(tuple(map(float, batch_ms)), (1.0, float(1 / (1 - gain))), tuple(map(float, off)), front_end_ms)
 
 
-def drawn(service: Service, times: np.ndarray) -> tuple[float, float]:
+def line_of(sizes: np.ndarray, times_ms: np.ndarray) -> tuple[np.polynomial.Polynomial, np.ndarray]:
+    """The straight line over batch size, level where there is one size only; and each batch over it."""
+    line = np.polynomial.Polynomial.fit(sizes, times_ms, min(1, len(np.unique(sizes)) - 1))
+    return line, times_ms / line(sizes)
+
+
+def drawn(service: Service, loaded: Candidate, times: np.ndarray) -> tuple[float, float]:
     """Mean and p99 for these arrivals, a mean over seeds of the noise."""
     found = []
     for seed in range(SEEDS):
-        trace = simulate_times(service, setting_of(LOADED), times, seed=seed)
+        trace = simulate_times(service, setting_of(loaded), times, seed=seed)
         latency = trace.done_ms - trace.arrival_ms + float(np.mean(service.front_end_ms))
         found.append((latency.mean(), np.percentile(latency, 99)))
     mean, p99 = np.mean(found, axis=0)
     return float(mean), float(p99)
 
 
-def in_order(service: Service, load: Batches, times: np.ndarray) -> tuple[float, float]:
-    """The same by one worker and one collector, where a batch is as slow as the one that really ran then."""
-    latency, free_s, first = [], 0.0, 0
+def in_order(service: Service, load: Batches, loaded: Candidate, times: np.ndarray) -> tuple[float, float]:
+    """The same by one collector at a time, where a batch is as slow as the one that really ran then, whatever slowed it."""
+    latency, first, collector_s = [], 0, 0.0
+    free_s = [0.0] * loaded.workers  # a heap
     while first < len(times):
-        begin_s = max(free_s, times[first])
-        most = times[first : first + LOADED.batch_size]
-        size = max(1, int((most <= begin_s + LOADED.max_batch_delay_ms / 1e3).sum()))
-        full = size == LOADED.batch_size
-        leaves_s = max(begin_s, most[-1]) if full else begin_s + LOADED.max_batch_delay_ms / 1e3
-        slow = service.noise[min(int(np.searchsorted(load.done_s, leaves_s)), len(service.noise) - 1)]
-        free_s = leaves_s + service.batch_ms[size - 1] * slow / 1e3
-        latency += list((free_s - most[:size]) * 1e3 + float(np.mean(service.front_end_ms)))
+        begin_s = max(heapq.heappop(free_s), collector_s, times[first])
+        most = times[first : first + loaded.batch_size]
+        size = max(1, int((most <= begin_s + loaded.max_batch_delay_ms / 1e3).sum()))
+        full = size == loaded.batch_size
+        collector_s = max(begin_s, most[-1]) if full else begin_s + loaded.max_batch_delay_ms / 1e3
+        slow = service.noise[min(int(np.searchsorted(load.done_s, collector_s)), len(service.noise) - 1)]
+        done_s = collector_s + service.batch_ms[size - 1] * slow / 1e3
+        heapq.heappush(free_s, done_s)
+        latency += list((done_s - most[:size]) * 1e3 + float(np.mean(service.front_end_ms)))
         first += size
     return float(np.mean(latency)), float(np.percentile(latency, 99))
 
 
 def step(bodies: list[bytes], server: Candidates, before: Table, share: float, repeat: int) -> tuple[Table, dict[str, Any]]:
     """One load between two tables: the later one, and what was measured and predicted."""
-    rate = share * saturated_per_s(server, LOADED, bodies, SATURATE_S)
+    loaded = server.candidates[0]
+    before_per_s = saturated_per_s(server, loaded, bodies, SATURATE_S)
+    rate = share * before_per_s
     times, _ = verify.arrivals(rate, int(rate * LOAD_S), (repeat,))
-    run = open_loop(server.target(LOADED, bodies), times)
+    run = open_loop(server.target(loaded, bodies), times)
+    saturated = (before_per_s + saturated_per_s(server, loaded, bodies, SATURATE_S)) / 2
     after = take_table(server, bodies)
     table, load = before + after, batches_of([record for record in run.records if record.ok])
-    services = {"around": around(table), "own": own(table, load)}
-    said = {way: drawn(service, times) for way, service in services.items()} | {"in order": in_order(services["own"], load, times)}
+    nothing = np.zeros(len(load.sizes))
+    services = {"around": around(table, loaded, saturated), "own": own(table, load, load.together if loaded.workers > 1 else nothing)}
+    said = {way: drawn(service, loaded, times) for way, service in services.items()}
+    said["in order"] = in_order(own(table, load, nothing), load, loaded, times)
     seen = np.array([record.latency_ms for record in run.records])
-    pairs = [(ms, fmean(table.handler_ms[size])) for size, ms in zip(load.sizes.tolist(), load.handler_ms, strict=True) if size in SIZES]
+    known = {size: fmean(inside) for size, inside in table.handler_ms.items()}
+    pairs = [(ms, known[size]) for size, ms in zip(load.sizes.tolist(), load.handler_ms, strict=True) if size in known]
     found = {
         "rate_per_s": rate,
+        "saturated_per_s": saturated,
         "mean_ms": float(seen.mean()),
         "p99_ms": float(np.percentile(seen, 99)),
         "handler_over_back_to_back": float(sum(ms for ms, _ in pairs) / sum(known for _, known in pairs)),
+        "slowdown": {way: service.slowdown[-1] for way, service in services.items()} if loaded.workers > 1 else None,
         "spread": float(np.std(services["own"].noise)),
         "predicted": {way: {"mean_ms": mean, "p99_ms": p99} for way, (mean, p99) in said.items()},
     }
@@ -166,20 +202,18 @@ def step(bodies: list[bytes], server: Candidates, before: Table, share: float, r
 
 def markdown(record: dict[str, Any]) -> str:
     """A row a load: measured, and how far off each way is; the medians of |error| last."""
+    slow = [load.get("slowdown") for load in record["loads"]]
     rows, offs = [], []
-    for load in record["loads"]:
+    for load, slowdown in zip(record["loads"], slow, strict=True):
         off = [load[field] / load["predicted"][way][field] - 1 for way in WAYS for field in ("mean_ms", "p99_ms")]
         offs.append(off)
-        cells = (f"{load['rate_per_s']:.0f}", f"{load['mean_ms']:.1f}", f"{load['p99_ms']:.1f}", f"{load['handler_over_back_to_back']:.3f}")
+        cells = [f"{load['rate_per_s']:.0f}", f"{load['mean_ms']:.1f}", f"{load['p99_ms']:.1f}", f"{load['handler_over_back_to_back']:.3f}"]
+        cells += [f"{slowdown[way]:.2f}" for way in ("around", "own")] if slowdown else []
         rows.append((*cells, *(f"{each:+.0%}" for each in off)))
-    rows.append(("median", "", "", "", *(f"{each:.0%}" for each in np.median(np.abs(offs), axis=0))))
-    headings = [
-        "rate/s",
-        "mean ms",
-        "p99 ms",
-        "handler, of back to back",
-        *(f"{way}: {name} off" for way in WAYS for name in ("mean", "p99")),
-    ]
+    headings = ["rate/s", "mean ms", "p99 ms", "handler, of back to back"]
+    headings += ["slowdown at saturation", "slowdown in the load"] if any(slow) else []
+    rows.append(("median", *[""] * (len(headings) - 1), *(f"{each:.0%}" for each in np.median(np.abs(offs), axis=0))))
+    headings += [f"{way}: {name} off" for way in WAYS for name in ("mean", "p99")]
     return showtune.table(headings, rows)
 
 
@@ -189,10 +223,14 @@ def parse() -> argparse.Namespace:
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("model", nargs="?", choices=[name for name in MODELS if name != "sleep"], help="sleep tells no stages")
     what.add_argument("--show", type=Path, help="print a record's table again")
+    parser.add_argument("--setting", type=int, nargs=3, default=(12, 2, 1), metavar=("SIZE", "DELAY", "WORKERS"), help="1 or 2 workers")
     parser.add_argument("--share", type=float, default=0.75, help="of the saturated throughput")
     parser.add_argument("--repeats", type=int, default=6)
     parser.add_argument("-o", "--output", type=Path, help="the record: every figure")
-    return parser.parse_args()
+    said = parser.parse_args()
+    if said.setting[2] not in (1, 2):
+        parser.error("one worker or two")
+    return said
 
 
 def main() -> None:
@@ -205,8 +243,10 @@ def main() -> None:
 def measured(said: argparse.Namespace) -> dict[str, Any]:
     """The record, written after every load."""
     subject, console = find(said.model), Console(width=150)
-    candidates = [LOADED, *(Candidate(f"b{size}", size, 200, 1) for size in SIZES)]
-    record: dict[str, Any] = {"model": said.model, "machine": asdict(runfile.machine()), "versions": runfile.versions(), "loads": []}
+    loaded = Candidate("loaded", *said.setting)
+    sizes = sorted({loaded.batch_size, *(size for size in SIZES if size <= loaded.batch_size)})
+    candidates = [loaded, *(Candidate(f"b{size}", size, 200, 1) for size in sizes)]
+    record: dict[str, Any] = {"model": said.model, "setting": said.setting, "machine": asdict(runfile.machine()), "versions": runfile.versions(), "loads": []}
     with serving(subject, candidates) as server:
         table = take_table(server, subject.bodies)
         for repeat in range(said.repeats):

@@ -22,7 +22,8 @@ from batchline.properties import read_configuration
 from .conftest import Home
 
 NAME = "known"
-C_MS, M_MS = 150.0, 40.0
+# TorchServe takes 2 to 5 ms a batch, more on a busy machine: c is large enough that this is well within 3% of it.
+C_MS, M_MS = 300.0, 80.0
 # Sleeping is exact to a tenth of a millisecond; the last two are spun.
 KNOWN = """
 import time
@@ -86,7 +87,7 @@ def folder(home: Home, monkeypatch: pytest.MonkeyPatch) -> Home:
 
 
 def test_a_known_line_is_recovered_on_the_server_and_alone(folder: Home, tmp_path: Path) -> None:
-    """The server's line is the handler's and what TorchServe takes, little beside 150 ms; two sleeping workers do twice as much."""
+    """The server's line is the handler's and what TorchServe takes, little beside 300 ms; two sleeping workers do twice as much."""
     what = known(folder, f"{C_MS} + {M_MS} * B")
     found = fit(measure_with(what, tmp_path / "run.json", plan((1, 2, 4), workers=(1, 2))))
     assert found.handler

@@ -171,7 +171,7 @@ def in_order(service: Service, load: Batches, loaded: Candidate, times: np.ndarr
 
 
 def step(bodies: list[bytes], server: Candidates, before: Table, share: float, repeat: int) -> tuple[Table, dict[str, Any]]:
-    """One load between two tables: the later one, and what was measured and predicted."""
+    """One load between two tables: the later one, and what was measured and predicted; of a full queue only that it was."""
     loaded = server.candidates[0]
     before_per_s = saturated_per_s(server, loaded, bodies, SATURATE_S)
     rate = share * before_per_s
@@ -179,7 +179,10 @@ def step(bodies: list[bytes], server: Candidates, before: Table, share: float, r
     run = open_loop(server.target(loaded, bodies), times)
     saturated = (before_per_s + saturated_per_s(server, loaded, bodies, SATURATE_S)) / 2
     after = take_table(server, bodies)
-    table, load = before + after, batches_of([record for record in run.records if record.ok])
+    refused = sum(not record.ok for record in run.records)
+    if refused:
+        return after, {"rate_per_s": rate, "refused": refused}
+    table, load = before + after, batches_of(run.records)
     nothing = np.zeros(len(load.sizes))
     services = {"around": around(table, loaded, saturated), "own": own(table, load, load.together if loaded.workers > 1 else nothing)}
     said = {way: drawn(service, loaded, times) for way, service in services.items()}
@@ -200,11 +203,19 @@ def step(bodies: list[bytes], server: Candidates, before: Table, share: float, r
     return after, found
 
 
+def brief(found: dict[str, Any]) -> str:
+    """What a load met."""
+    if "refused" in found:
+        return f"the queue was full for {found['refused']} requests at {found['rate_per_s']:.0f}/s: left out"
+    return f"mean {found['mean_ms']:.1f} ms, p99 {found['p99_ms']:.1f} ms"
+
+
 def markdown(record: dict[str, Any]) -> str:
-    """A row a load: measured, and how far off each way is; the medians of |error| last."""
-    slow = [load.get("slowdown") for load in record["loads"]]
+    """A row a load whose queue was never full: measured, and how far off each way is; the medians of |error| last."""
+    loads = [load for load in record["loads"] if "refused" not in load]
+    slow = [load.get("slowdown") for load in loads]
     rows, offs = [], []
-    for load, slowdown in zip(record["loads"], slow, strict=True):
+    for load, slowdown in zip(loads, slow, strict=True):
         off = [load[field] / load["predicted"][way][field] - 1 for way in WAYS for field in ("mean_ms", "p99_ms")]
         offs.append(off)
         cells = [f"{load['rate_per_s']:.0f}", f"{load['mean_ms']:.1f}", f"{load['p99_ms']:.1f}", f"{load['handler_over_back_to_back']:.3f}"]
@@ -252,9 +263,7 @@ def measured(said: argparse.Namespace) -> dict[str, Any]:
         for repeat in range(said.repeats):
             table, found = step(subject.bodies, server, table, said.share, repeat)
             record["loads"].append(found)
-            console.print(
-                f"load {repeat + 1} of {said.repeats}: mean {found['mean_ms']:.1f} ms, p99 {found['p99_ms']:.1f} ms", highlight=False
-            )
+            console.print(f"load {repeat + 1} of {said.repeats}: {brief(found)}", highlight=False)
             if said.output:
                 runfile.put(said.output, record, indent=1)
     return record

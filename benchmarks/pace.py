@@ -17,13 +17,14 @@ import argparse
 import heapq
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, astuple, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
 import numpy as np
+import psutil
 import showtune
 from rich.console import Console
 from tune_predict import SEEDS
@@ -33,7 +34,7 @@ from batchline import runfile, verify
 from batchline.candidates import Candidates
 from batchline.load import RequestRecord, open_loop
 from batchline.queueing import Service
-from batchline.saturate import Reply, saturate
+from batchline.saturate import saturate
 from batchline.simulate import simulate_times
 from batchline.swept import Candidate
 
@@ -45,19 +46,54 @@ WAYS = ("around", "own", "in order")
 
 
 @dataclass(frozen=True)
+class Cores:
+    """Seconds so far: of the workers on a core, in their handlers; of this machine's cores in use, and of those that the host gave away."""
+
+    workers_s: float
+    handlers_s: float
+    used_s: float
+    stolen_s: float
+
+    @classmethod
+    def now(cls, server: Candidates, handlers_s: float = 0.0) -> Cores:
+        """As the kernel counts them."""
+        machine, workers = psutil.cpu_times(), psutil.Process(server.server.pid).children(recursive=True)
+        stolen_s = getattr(machine, "steal", 0.0)
+        times = [worker.cpu_times() for worker in workers]
+        return cls(sum(each.user + each.system for each in times), handlers_s, machine.user + machine.system + stolen_s, stolen_s)
+
+    def __add__(self, other: Cores) -> Cores:
+        return Cores(*(mine + theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))
+
+    def __sub__(self, other: Cores) -> Cores:
+        return Cores(*(mine - theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))
+
+    @property
+    def on_core(self) -> float:
+        """The part of the handlers' time that their workers had a core; what messages take beside the handler counts too."""
+        return self.workers_s / self.handlers_s
+
+    @property
+    def stolen(self) -> float:
+        """The part of the time that something here wanted a core and the host did not give it."""
+        return self.stolen_s / self.used_s
+
+
+@dataclass(frozen=True)
 class Table:
-    """T(B) and the handler's part of it in milliseconds, every batch of each size; and lone requests."""
+    """T(B) and the handler's part of it in milliseconds, every batch of each size; lone requests; and the cores meanwhile."""
 
     batch_ms: dict[int, list[float]]
     handler_ms: dict[int, list[float]]
     lone_ms: list[float]
+    cores: Cores
 
     def __add__(self, other: Table) -> Table:
         both = [
             {size: mine[size] + theirs[size] for size in mine}
             for mine, theirs in ((self.batch_ms, other.batch_ms), (self.handler_ms, other.handler_ms))
         ]
-        return Table(both[0], both[1], self.lone_ms + other.lone_ms)
+        return Table(both[0], both[1], self.lone_ms + other.lone_ms, self.cores + other.cores)
 
 
 @dataclass(frozen=True)
@@ -86,15 +122,19 @@ def handler_ms(stages_ms: dict[str, float]) -> float:
 
 def take_table(server: Candidates, bodies: list[bytes]) -> Table:
     """Batches of each size back to back, then single requests."""
-    batch_ms, inside_ms = {}, {}
+    batch_ms, inside_ms, handlers_ms = {}, {}, 0.0
+    begun = Cores.now(server)
     for candidate in server.candidates[1:]:
         size = candidate.batch_size
         path = server.path(server.candidates.index(candidate))
         last = saturate(server.address, path, bodies, 2 * size, TABLE_S, multiple=size, least=6 * size)[size - 1 :: size]
         batch_ms[size] = [(after.done_s - before.done_s) * 1e3 for before, after in pairwise(last)]
         inside_ms[size] = [handler_ms(reply.stages_ms) for reply in last[1:]]
-    lone: list[Reply] = saturate(server.address, server.path(1), bodies, 1, TABLE_S / 2)[1:]
-    return Table(batch_ms, inside_ms, [(reply.done_s - reply.sent_s) * 1e3 for reply in lone])
+        handlers_ms += sum(handler_ms(reply.stages_ms) for reply in last)
+    lone = saturate(server.address, server.path(1), bodies, 1, TABLE_S / 2)
+    handlers_ms += sum(handler_ms(reply.stages_ms) for reply in lone)
+    lone_ms = [(reply.done_s - reply.sent_s) * 1e3 for reply in lone[1:]]
+    return Table(batch_ms, inside_ms, lone_ms, Cores.now(server, handlers_ms / 1e3) - begun)
 
 
 def batches_of(records: Sequence[RequestRecord]) -> Batches:
@@ -176,13 +216,16 @@ def step(bodies: list[bytes], server: Candidates, before: Table, share: float, r
     before_per_s = saturated_per_s(server, loaded, bodies, SATURATE_S)
     rate = share * before_per_s
     times, _ = verify.arrivals(rate, int(rate * LOAD_S), (repeat,))
+    idle = Cores.now(server)
     run = open_loop(server.target(loaded, bodies), times)
+    cores = Cores.now(server) - idle
     saturated = (before_per_s + saturated_per_s(server, loaded, bodies, SATURATE_S)) / 2
     after = take_table(server, bodies)
     refused = sum(not record.ok for record in run.records)
     if refused:
         return after, {"rate_per_s": rate, "refused": refused}
     table, load = before + after, batches_of(run.records)
+    cores = replace(cores, handlers_s=float(load.handler_ms.sum()) / 1e3)
     nothing = np.zeros(len(load.sizes))
     services = {"around": around(table, loaded, saturated), "own": own(table, load, load.together if loaded.workers > 1 else nothing)}
     said = {way: drawn(service, loaded, times) for way, service in services.items()}
@@ -196,6 +239,8 @@ def step(bodies: list[bytes], server: Candidates, before: Table, share: float, r
         "mean_ms": float(seen.mean()),
         "p99_ms": float(np.percentile(seen, 99)),
         "handler_over_back_to_back": float(sum(ms for ms, _ in pairs) / sum(known for _, known in pairs)),
+        "on_core": {"back_to_back": table.cores.on_core, "load": cores.on_core},
+        "stolen": {"back_to_back": table.cores.stolen, "load": cores.stolen},
         "slowdown": {way: service.slowdown[-1] for way, service in services.items()} if loaded.workers > 1 else None,
         "spread": float(np.std(services["own"].noise)),
         "predicted": {way: {"mean_ms": mean, "p99_ms": p99} for way, (mean, p99) in said.items()},
@@ -219,10 +264,15 @@ def markdown(record: dict[str, Any]) -> str:
         off = [load[field] / load["predicted"][way][field] - 1 for way in WAYS for field in ("mean_ms", "p99_ms")]
         offs.append(off)
         cells = [f"{load['rate_per_s']:.0f}", f"{load['mean_ms']:.1f}", f"{load['p99_ms']:.1f}", f"{load['handler_over_back_to_back']:.3f}"]
-        cells += [f"{slowdown[way]:.2f}" for way in ("around", "own")] if slowdown else []
+        if slowdown:
+            cells += [f"{load['handler_over_back_to_back'] * load['on_core']['load'] / load['on_core']['back_to_back']:.3f}"]
+            cells += [f"{load['stolen'][when]:.0%}" for when in ("back_to_back", "load")]
+            cells += [f"{slowdown[way]:.2f}" for way in ("around", "own")]
         rows.append((*cells, *(f"{each:+.0%}" for each in off)))
     headings = ["rate/s", "mean ms", "p99 ms", "handler, of back to back"]
-    headings += ["slowdown at saturation", "slowdown in the load"] if any(slow) else []
+    if any(slow):
+        headings += ["on a core, of back to back", "stolen back to back", "stolen in the load"]
+        headings += ["slowdown at saturation", "slowdown in the load"]
     rows.append(("median", *[""] * (len(headings) - 1), *(f"{each:.0%}" for each in np.median(np.abs(offs), axis=0))))
     headings += [f"{way}: {name} off" for way in WAYS for name in ("mean", "p99")]
     return showtune.table(headings, rows)

@@ -40,7 +40,7 @@ ACCURACY_COST = 0.005  # of the labelled requests, that such a form may answer w
 REDUCED = {"bf16": ("torch", "openvino"), "int8": ("onnxruntime",)}  # who computes in it
 F32 = "f32"
 MOST_LABELLED = 2000
-THREADS = "BATCHLINE_THREADS"  # handlers/runtime.py
+THREADS = "BATCHLINE_THREADS"  # handlers/cores.py
 Progress = Callable[[int, int, str], None]
 
 

@@ -31,7 +31,7 @@ from batchline.saturate import saturate
 FULL_BATCH_MS = 10_000  # a batch is not to start before it is full
 SCALED_S = 60.0  # for the last worker, once TorchServe has answered
 WORKER_BYTES = 700 << 20  # torch and Python, before any weights
-THREADS = "BATCHLINE_THREADS"  # handlers/runtime.py
+THREADS = "BATCHLINE_THREADS"  # handlers/cores.py
 OWN = {"load_models", "models", "model_snapshot", "disable_token_authorization", "job_queue_size", "allowed_urls", "workflow_store"}
 WARMER, WARMER_BATCH_SIZE = "batchline_warm_up", 4
 WARMER_HANDLER = """class Handler:

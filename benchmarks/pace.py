@@ -98,10 +98,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Batches:
-    """A load's own batches in order: size, the handler's milliseconds, when the last answer came (s).
-
-    `together` is how much of its time the other worker had a batch too, 0 to 1.
-    """
+    """A load's own batches in order: size, the handler's milliseconds, when the last answer came (s)."""
 
     sizes: np.ndarray
     handler_ms: np.ndarray
@@ -109,6 +106,7 @@ class Batches:
 
     @property
     def together(self) -> np.ndarray:
+        """How much of each one's time the other worker had a batch too, 0 to 1."""
         starts = self.done_s - self.handler_ms / 1e3
         shared = np.minimum(self.done_s[:, None], self.done_s) - np.maximum(starts[:, None], starts)
         np.fill_diagonal(shared, 0.0)
@@ -307,7 +305,13 @@ def measured(said: argparse.Namespace) -> dict[str, Any]:
     loaded = Candidate("loaded", *said.setting)
     sizes = sorted({loaded.batch_size, *(size for size in SIZES if size <= loaded.batch_size)})
     candidates = [loaded, *(Candidate(f"b{size}", size, 200, 1) for size in sizes)]
-    record: dict[str, Any] = {"model": said.model, "setting": said.setting, "machine": asdict(runfile.machine()), "versions": runfile.versions(), "loads": []}
+    record: dict[str, Any] = {
+        "model": said.model,
+        "setting": said.setting,
+        "machine": asdict(runfile.machine()),
+        "versions": runfile.versions(),
+        "loads": [],
+    }
     with serving(subject, candidates) as server:
         table = take_table(server, subject.bodies)
         for repeat in range(said.repeats):

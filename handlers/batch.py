@@ -21,6 +21,7 @@ from . import answer, payload, runtime, wire
 from .base import BaseHandler
 from .classify import read_labels
 from .clock import StageClock, queue_seconds, with_queue
+from .cores import Share
 from .errors import BadInput, BadRows, ModelLoadError, NotSupported, RequestError, ServerFault
 from .exchange import Exchange, Row
 from .metrics import Metrics
@@ -88,8 +89,8 @@ class BatchHandler(BaseHandler):  # type: ignore[misc]
         self.metrics = Metrics(context.metrics if self.setting("metrics", True) else None, context.model_name)
         self.device = runtime.pick_device(properties.get("gpu_id"))
         self.map_location = self.device.type
-        self.threads = runtime.Threads(self.setting("threads", 0, at_least=0) or None)
-        self.threads.keep()
+        self.cores = Share(self.setting("threads", 0, at_least=0) or None, self.setting("pin_cores", False))
+        self.cores.keep()
         runtime.keep_freed_memory()
         self.model = runtime.load_model(self.model_dir, self.manifest, self.config, self.device)
         self.model_pt_path = str(self.model_dir / self.manifest["model"]["serializedFile"])
@@ -141,7 +142,7 @@ class BatchHandler(BaseHandler):  # type: ignore[misc]
         self.context = context
         exchanges = [Exchange(i, _headers(context, i)) for i in range(len(data))]
         try:
-            self.threads.keep()
+            self.cores.keep()
             self.deadline_s = time.monotonic() + self.budget_s
             with clock.stage("deserialize"):
                 for exchange, fields in zip(exchanges, data, strict=True):

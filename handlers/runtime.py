@@ -1,4 +1,4 @@
-"""A weights file -> a callable model on a device; the threads and the allocator of the worker that runs it."""
+"""A weights file -> a callable model on a device; the allocator of the worker that runs it."""
 
 from __future__ import annotations
 
@@ -6,10 +6,8 @@ import ctypes
 import importlib
 import inspect
 import logging
-import math
 import os
 import threading
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -21,10 +19,7 @@ from .errors import ModelLoadError
 
 logger = logging.getLogger(__name__)
 
-NO_QUOTA = 1e9  # cores
 SIGNATURES = 4096  # shapes remembered
-WORKER_SCRIPT = "model_service_worker.py"
-FIXED_THREADS = "BATCHLINE_THREADS"
 SUFFIXES = {
     ".pt2": "torch.export",
     ".pt": "TorchScript, or a state_dict beside a model file",
@@ -156,73 +151,6 @@ def _model_class(model_file: Path, config: Mapping[str, Any]) -> Callable[[], to
 
 def _first_line(error: BaseException) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]
-
-
-def cores() -> int:
-    """Cores this process may use: its CPU affinity, and the container's quota where there is one."""
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(allowed, math.floor(_quota() + 1e-9) or 1))
-
-
-def _quota() -> float:
-    """CPU quota of the cgroup in cores."""
-    try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()  # cgroup v2
-    except (OSError, ValueError):
-        try:
-            quota = Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us").read_text().strip()  # cgroup v1
-            period = Path("/sys/fs/cgroup/cpu/cpu.cfs_period_us").read_text().strip()
-        except OSError:
-            return NO_QUOTA
-    return NO_QUOTA if quota in ("max", "-1") else int(quota) / int(period)
-
-
-def live_workers() -> int:
-    """Workers of this TorchServe, this one included: the children of its front end that run the worker script. 1 elsewhere."""
-    import psutil
-
-    try:
-        siblings = psutil.Process(os.getppid()).children()
-        count = sum(any(WORKER_SCRIPT in part for part in process.cmdline()) for process in siblings if process.is_running())
-    except psutil.Error:
-        return 1
-    return max(1, count)
-
-
-class Threads:
-    """Keeps the threads of all workers together within the cores, whatever the worker count is set to, also later.
-
-    Args:
-        limit: `threads` of model-config.yaml: the most this worker may have; None for no limit of its own.
-
-    Workers come and go while the server runs (PUT /models/NAME?min_worker=4), so the share is looked at again now and then.
-    BATCHLINE_THREADS in the worker's environment fixes it instead: a measurement knows which of its workers are busy.
-    """
-
-    every_s = 5.0
-
-    def __init__(self, limit: int | None = None) -> None:
-        self.limit = limit
-        self.looked_s = -math.inf
-        self.current = 0
-
-    def share(self) -> int:
-        """Threads due to this worker now, at least one."""
-        fixed = os.environ.get(FIXED_THREADS, "")
-        fair = min(cores(), int(fixed)) if fixed.isdigit() else cores() // live_workers()
-        return max(1, min(fair, self.limit) if self.limit else fair)
-
-    def keep(self) -> None:
-        """Sets torch's threads to the share; cheap enough to be called once a batch."""
-        now_s = time.monotonic()
-        if now_s - self.looked_s < self.every_s:
-            return
-        self.looked_s = now_s
-        due = self.share()
-        if due != self.current:
-            torch.set_num_threads(due)
-            self.current = due
-            logger.info("torch threads: %d (cores %d, workers %d)", due, cores(), live_workers())
 
 
 DRAIN_S = 1.0

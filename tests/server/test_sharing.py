@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import requests
@@ -25,12 +27,13 @@ from batchline.handlers import BatchHandler
 
 
 class Handler(BatchHandler):
-    """Says how many threads torch has, and in which process."""
+    """Says how many threads torch has, in which process, and on which cores."""
 
     def postprocess(self, outputs):
         import os
 
-        return [{"threads": torch.get_num_threads(), "pid": os.getpid()} for _ in outputs]
+        threads = [os.sched_getaffinity(int(thread)) for thread in os.listdir("/proc/self/task")]
+        return [{"threads": torch.get_num_threads(), "pid": os.getpid(), "cores": sorted(set.union(*threads))} for _ in outputs]
 '''
 
 
@@ -40,7 +43,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
     folder = home / "models" / "tell"
     folder.mkdir(parents=True)
     (folder / "handler.py").write_text(HANDLER)
-    (folder / "model-config.yaml").write_text("responseTimeout: 60\nstartupTimeout: 60\n")
+    (folder / "model-config.yaml").write_text("responseTimeout: 60\nstartupTimeout: 60\npin_cores: true\n")
     shutil.copy(ROOT / "build" / "digits" / "model.pt2", folder)
     build("tell", home / "models", home / "model_store", home / "build")
     config, _ = copy_configuration(home)
@@ -53,7 +56,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
         server.stop(home)
 
 
-def tell(client: Client) -> dict[str, int]:
+def tell(client: Client) -> dict[str, Any]:
     answer = client.predict("tell", json.dumps(SHAPE[0]).encode())
     assert answer.status == 200, answer.body
     return json.loads(answer.body)  # type: ignore[no-any-return]
@@ -66,17 +69,20 @@ def test_a_lone_request_waits_the_whole_delay(client: Client) -> None:
     assert answer.stages["queue"] >= DELAY_MS * 0.95  # its clock counts whole milliseconds
 
 
-def test_threads_of_all_workers_together_stay_within_the_cores(client: Client) -> None:
-    """Also when the workers are made more while the server runs."""
+def test_workers_share_the_cores(client: Client) -> None:
+    """Also when the workers are made more while the server runs; and each stays on a part of the cores, as its model-config.yaml asks."""
     import os
 
     cores = len(os.sched_getaffinity(0))
-    assert tell(client)["threads"] == cores
+    told = tell(client)
+    assert told["threads"] == len(told["cores"]) == cores, "one worker has all of them"
     reply = requests.put(f"{client.management}/models/tell", params={"min_worker": cores, "synchronous": "true"}, timeout=120)
     assert reply.status_code == 200
     seen: dict[int, int] = {}
+    pinned: dict[int, list[int]] = {}
     until = time.monotonic() + 60
-    while time.monotonic() < until and not (len(seen) == cores and sum(seen.values()) <= cores):
+    while time.monotonic() < until and not (len(seen) == cores and sum(seen.values()) <= cores and sum(map(len, pinned.values())) <= cores):
         told = tell(client)
-        seen[told["pid"]] = told["threads"]
+        seen[told["pid"]], pinned[told["pid"]] = told["threads"], told["cores"]
     assert len(seen) == cores and sum(seen.values()) <= cores, seen
+    assert sorted(itertools.chain(*pinned.values())) == sorted(os.sched_getaffinity(0)), "every worker has a core of its own"

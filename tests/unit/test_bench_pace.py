@@ -41,7 +41,9 @@ def test_the_slowdown_of_two_workers_is_found_in_a_loads_own_batches(slowdown: f
     done_ms = trace.done_ms[one]
     order = np.argsort(done_ms)
     load = pace.Batches(sizes[order], (done_ms - trace.dispatch_ms[one])[order], done_ms[order] / 1e3)
-    table = pace.Table({size: [20.0, 20.0] for size in (1, 2, 3)}, {size: [20.0, 20.0] for size in (1, 2, 3)}, [20.0], pace.Cores(1.0, 1.0, 1.0, 0.0))
+    table = pace.Table(
+        {size: [20.0, 20.0] for size in (1, 2, 3)}, {size: [20.0, 20.0] for size in (1, 2, 3)}, [20.0], pace.Cores(1.0, 1.0, 1.0, 0.0)
+    )
     found = pace.own(table, load, load.together)
     assert found.slowdown == (1.0, pytest.approx(slowdown, rel=0.03))
     assert found.batch_ms == pytest.approx(known.batch_ms, rel=0.03)

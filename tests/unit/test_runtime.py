@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import math
-import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -291,65 +290,6 @@ def test_the_device_is_the_one_that_was_given(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert runtime.pick_device(1) == torch.device("cuda:1")
     assert runtime.pick_device(None) == CPU
-
-
-# ---- threads
-
-
-@pytest.mark.parametrize("cores", [1, 2, 3, 8, 64])
-@pytest.mark.parametrize("workers", [1, 2, 3, 7])
-@pytest.mark.parametrize("limit", [None, 1, 4, 100])
-def test_all_workers_together_never_exceed_the_cores(cores: int, workers: int, limit: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runtime, "cores", lambda: cores)
-    monkeypatch.setattr(runtime, "live_workers", lambda: workers)
-    share = runtime.Threads(limit).share()
-    assert share >= 1
-    assert share * workers <= max(cores, workers)
-    assert share <= (limit or share)
-
-
-def test_the_share_follows_the_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    workers = [1]
-    monkeypatch.setattr(runtime, "cores", lambda: 2)
-    monkeypatch.setattr(runtime, "live_workers", lambda: workers[0])
-    threads = runtime.Threads()
-    threads.keep()
-    assert torch.get_num_threads() == 2
-    workers[0] = 2
-    threads.keep()
-    assert torch.get_num_threads() == 2  # looked at a moment ago
-    threads.looked_s -= threads.every_s
-    threads.keep()
-    assert torch.get_num_threads() == 1
-
-
-def test_outside_torchserve_there_is_one_worker() -> None:
-    assert runtime.live_workers() == 1
-
-
-@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="no affinity here")
-def test_cores_follow_the_affinity() -> None:
-    mine = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {min(mine)})
-    try:
-        assert runtime.cores() == 1
-    finally:
-        os.sched_setaffinity(0, mine)
-    assert 1 <= runtime.cores() <= len(mine)
-
-
-@pytest.mark.parametrize(
-    ("text", "wanted"), [("max 100000", 4), ("150000 100000", 1), ("50000 100000", 1), ("200000 100000", 2), ("900000 100000", 4), ("", 4)]
-)
-def test_cores_follow_the_containers_quota(text: str, wanted: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    def read(self: Path, *args: Any, **kwargs: Any) -> str:
-        if self.name == "cpu.max":
-            return text
-        raise FileNotFoundError
-
-    monkeypatch.setattr(Path, "read_text", read)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3})
-    assert runtime.cores() == wanted
 
 
 def test_freed_memory_is_kept_and_requests_still_answered(net: nn.Module, folder: Path) -> None:

@@ -9,45 +9,23 @@ from __future__ import annotations
 import argparse
 import random
 import tempfile
-import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
 import driver
 import numpy as np
+from builds import Builds, build_with
 from rich.progress import Progress
 
 from batchline import measure
-from batchline.candidates import Candidates
 from batchline.measure import Subject
 from batchline.properties import read_configuration
 from batchline.swept import Candidate
 
 ROOT = Path(__file__).resolve().parents[1]
-CONFIG = "model-config.yaml"
 WARM_UP_S = 4.0
 TOLD, SILENT = ("with", "with_again"), ("without", "without_again")
 Rates = dict[str, list[float]]
-
-
-class Builds(Candidates):
-    """Settings named in SILENT are of the archive without metrics."""
-
-    silent: Path
-
-    def archive_of(self, batch_size: int) -> Path:
-        """By the setting's name."""
-        return self.silent if self.candidates[batch_size].name in SILENT else self.archive
-
-
-def without_metrics(archive: Path, folder: Path) -> Path:
-    """The archive with its metrics off."""
-    made = folder / f"{archive.stem}_silent.mar"
-    with zipfile.ZipFile(archive) as source, zipfile.ZipFile(made, "w") as packed:
-        for entry in source.infolist():
-            content = source.read(entry)
-            packed.writestr(entry, content + b"\nmetrics: false\n" if entry.filename == CONFIG else content)
-    return made
 
 
 def parse() -> argparse.Namespace:
@@ -68,7 +46,7 @@ def run(subject: Subject, silent: Path, said: argparse.Namespace, start: int, pr
     settings = [Candidate(name, *map(int, said.setting.split(","))) for name in TOLD + SILENT]
     drawn.shuffle(settings)
     server = Builds(subject.archive, subject.recipe.version, settings, subject.base, 1, 100)
-    server.silent = silent
+    server.builds = dict.fromkeys(SILENT, silent)
     generator = driver.generator_for(said.model)
     per_s: Rates = {setting.name: [] for setting in settings}
     with server:
@@ -93,7 +71,7 @@ def main() -> None:
     said = parse()
     subject = measure.subject(said.model, ROOT / "models", ROOT / "model_store", read_configuration(ROOT / "config.properties"))
     with tempfile.TemporaryDirectory() as folder, Progress() as progress:
-        silent = without_metrics(subject.archive, Path(folder))
+        silent = build_with(subject.archive, Path(folder), "metrics: false")
         starts = [run(subject, silent, said, start, progress) for start in range(said.starts)]
     told, again, silent_s, silent_again = (np.concatenate([start[name] for start in starts]) for name in TOLD + SILENT)
     count = said.rounds * said.starts

@@ -83,9 +83,8 @@ def main() -> None:
                 for candidate in drawn.sample(settings, 2):
                     seen[candidate.name].append(load(server, candidate, subject.bodies, times))
             saturate(server)
-    print(
-        f"{said.model}, batch size, delay, workers {said.setting}, {rate:.0f}/s, {said.rounds} rounds; pinned over free, median (least .. most)"
-    )
+    print(f"{said.model}, batch size, delay, workers {said.setting}, {rate:.0f}/s, {said.rounds} rounds")
+    print("pinned over free, median (least .. most)")
     ratios = np.array(seen[PINNED]) / np.array(seen[FREE])
     for name, each in zip(Seen._fields, ratios.T, strict=True):
         print(f"{name:<9} {spread(each)}")

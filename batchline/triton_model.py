@@ -215,9 +215,9 @@ def load_handler(manifest: dict[str, Any], context: Context) -> Handle:
 
 def count_instances() -> None:
     """Instances share the cores as workers do: batchline's handlers count the processes beside their own, which have another name here."""
-    runtime: Any = sys.modules.get("batchline.handlers.runtime")
-    if hasattr(runtime, "WORKER_SCRIPT"):
-        runtime.WORKER_SCRIPT = STUB
+    cores: Any = sys.modules.get("batchline.handlers.cores")
+    if cores:
+        cores.WORKER_SCRIPT = STUB
 
 
 def read_yaml(name: str | None) -> dict[str, Any]:

@@ -37,8 +37,9 @@ def place_among_own() -> tuple[int, int]:
 
     TorchServe runs all workers of a model in the folder that it unpacked the archive to, and no others.
     """
-    folder = os.getcwd()
-    own = sorted((worker.create_time(), worker.pid) for worker in _workers() if _folder(worker) == folder)
+    folders = {worker: _folder(worker) for worker in _workers()}
+    here = next((folder for worker, folder in folders.items() if worker.pid == os.getpid()), "")
+    own = sorted((worker.create_time(), worker.pid) for worker, folder in folders.items() if folder == here)
     pids = [pid for _, pid in own]
     return (pids.index(os.getpid()), len(pids)) if os.getpid() in pids else (0, 1)
 
@@ -95,6 +96,15 @@ def _folder(process: psutil.Process) -> str:
         return ""
 
 
+def _move_to(part: Sequence[int]) -> None:
+    """All threads of this process: an affinity is a thread's, and what it starts later inherits it."""
+    for thread in os.listdir("/proc/self/task"):
+        try:
+            os.sched_setaffinity(int(thread), part)
+        except ProcessLookupError:  # it has just ended
+            continue
+
+
 class Share:
     """Keeps the threads of all workers together within the cores, whatever the worker count is set to, also later.
 
@@ -145,10 +155,11 @@ class Share:
         part = part_of(self.allowed, place, workers)
         if part == self.part:
             return
-        for thread in os.listdir("/proc/self/task"):  # an affinity is a thread's, and what it starts later inherits it
-            try:
-                os.sched_setaffinity(int(thread), part)
-            except ProcessLookupError:
-                continue
+        try:
+            _move_to(part)
+        except OSError as error:  # the container's own set of cores was changed meanwhile: not a request's fault
+            self.pin = False
+            logger.warning("pin_cores: this worker is not pinned any more, the kernel refuses cores %s: %s", part, error)
+            return
         self.part = part
         logger.info("cores: %s of %s (worker %d of %d of this model)", part, self.allowed, place + 1, workers)

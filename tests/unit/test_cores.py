@@ -109,3 +109,14 @@ def test_nobody_is_pinned_unasked() -> None:
     share = Share()
     share.keep()
     assert share.part == share.allowed == module._affinity()
+
+
+def test_a_kernel_that_refuses_is_no_requests_fault(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """Such cores do not exist: the worker goes on where it is, says so once, and tries no more."""
+    before = module._affinity()
+    monkeypatch.setattr(module, "place_among_own", lambda: (1, 2))
+    share = Share(pin=True)
+    share.allowed = [4096, 4097]
+    share.keep()
+    assert not share.pin and share.part == before == module._affinity()
+    assert [record.levelname for record in caplog.records] == ["WARNING"]

@@ -129,7 +129,7 @@ class Share:
 
     def share(self) -> int:
         """Threads due to this worker now, at least one."""
-        fixed, most = os.environ.get(FIXED_THREADS, ""), cores(len(self.allowed))
+        fixed, most = os.environ.get(FIXED_THREADS, ""), cores(len(self.allowed) if self.pin else None)
         fair = min(most, int(fixed)) if fixed.isdigit() else most // live_workers()
         return max(1, min(fair, self.limit) if self.limit else fair)
 

@@ -218,6 +218,7 @@ def count_instances() -> None:
     cores: Any = sys.modules.get("batchline.handlers.cores")
     if cores:
         cores.WORKER_SCRIPT = STUB
+        cores.place_among_own = lambda: (0, 1)  # instances of all models run in one folder: nobody is pinned
 
 
 def read_yaml(name: str | None) -> dict[str, Any]:

@@ -23,7 +23,7 @@ FIXED_THREADS = "BATCHLINE_THREADS"
 
 
 def cores(allowed: int | None = None) -> int:
-    """Cores this process may use: its CPU affinity (or so many), and the container's quota where there is one."""
+    """Cores this process may use: its CPU affinity (or so many), within the container's quota where there is one."""
     return max(1, min(allowed or len(_affinity()), math.floor(_quota() + 1e-9) or 1))
 
 
@@ -50,8 +50,21 @@ def part_of(cores: Sequence[int], place: int, workers: int) -> list[int]:
     return list(cores[place * width : (place + 1) * width] if width else cores)
 
 
-def _affinity() -> list[int]:
-    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
+def side_by_side(cpus: Sequence[int]) -> list[int]:
+    """These CPUs so that the hyper-threads of one core are neighbours: two workers must not get one each and share every core."""
+    return sorted(cpus, key=lambda cpu: (_topology(cpu, "physical_package_id", 0), _topology(cpu, "core_id", cpu), cpu))
+
+
+def _topology(cpu: int, name: str, default: int) -> int:
+    try:
+        return int(Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/{name}").read_text())
+    except (OSError, ValueError):
+        return default
+
+
+def _affinity(pid: int = 0) -> list[int]:
+    """Cores of a process, by default of this thread."""
+    return sorted(os.sched_getaffinity(pid)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
 
 
 def _quota() -> float:
@@ -121,15 +134,20 @@ class Share:
 
     def __init__(self, limit: int | None = None, pin: bool = False) -> None:
         self.limit = limit
-        self.allowed = _affinity()  # before anything is pinned
         self.pin = pin and hasattr(os, "sched_setaffinity")
-        self.part = self.allowed
         self.looked_s = -math.inf
         self.current = 0
 
+    def allowed(self) -> list[int]:
+        """Cores of all workers together, now: a pinned worker asks for its parent's, which nobody pins."""
+        try:
+            return _affinity(os.getppid() if self.pin else 0)
+        except OSError:
+            return _affinity()
+
     def share(self) -> int:
         """Threads due to this worker now, at least one."""
-        fixed, most = os.environ.get(FIXED_THREADS, ""), cores(len(self.allowed) if self.pin else None)
+        fixed, most = os.environ.get(FIXED_THREADS, ""), cores(len(self.allowed()))
         fair = min(most, int(fixed)) if fixed.isdigit() else most // live_workers()
         return max(1, min(fair, self.limit) if self.limit else fair)
 
@@ -148,18 +166,16 @@ class Share:
         if due != self.current:
             torch.set_num_threads(due)
             self.current = due
-            logger.info("torch threads: %d (cores %d, workers %d)", due, cores(len(self.allowed)), live_workers())
+            logger.info("torch threads: %d (cores %d, workers %d)", due, cores(len(self.allowed())), live_workers())
 
     def _keep_part(self) -> None:
-        place, workers = place_among_own()
-        part = part_of(self.allowed, place, workers)
-        if part == self.part:
+        allowed, (place, workers) = side_by_side(self.allowed()), place_among_own()
+        part = part_of(allowed, place, workers)
+        if sorted(part) == _affinity():
             return
         try:
             _move_to(part)
-        except OSError as error:  # the container's own set of cores was changed meanwhile: not a request's fault
-            self.pin = False
-            logger.warning("pin_cores: this worker is not pinned any more, the kernel refuses cores %s: %s", part, error)
+        except OSError as error:  # the container's own set of cores has just changed: not a request's fault, and looked at again
+            logger.warning("pin_cores: the kernel refuses cores %s now: %s", part, error)
             return
-        self.part = part
-        logger.info("cores: %s of %s (worker %d of %d of this model)", part, self.allowed, place + 1, workers)
+        logger.info("cores: %s of %s (worker %d of %d of this model)", part, allowed, place + 1, workers)

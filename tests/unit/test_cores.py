@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import threading
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -90,9 +92,12 @@ def test_a_pinned_worker_stays_on_its_part_and_shares_threads_as_before(monkeypa
     place = [(1, 2)]
     monkeypatch.setattr(module, "place_among_own", lambda: place[0])
     monkeypatch.setattr(module, "live_workers", lambda: 2)
-    share = Share(pin=True)
+    share, done = Share(pin=True), threading.Event()
+    other = threading.Thread(target=done.wait)
+    other.start()
     try:
         share.keep()
+        assert len(os.listdir("/proc/self/task")) > 1
         where = [os.sched_getaffinity(int(thread)) for thread in os.listdir("/proc/self/task")]
         assert all(each == set(part_of(mine, 1, 2)) for each in where)
         assert share.current == max(1, module.cores(len(mine)) // 2)
@@ -101,22 +106,61 @@ def test_a_pinned_worker_stays_on_its_part_and_shares_threads_as_before(monkeypa
         share.keep()
         assert sorted(os.sched_getaffinity(0)) == mine
     finally:
-        for thread in os.listdir("/proc/self/task"):
-            os.sched_setaffinity(int(thread), mine)
+        done.set()
+        other.join()
+        module._move_to(mine)
 
 
-def test_nobody_is_pinned_unasked() -> None:
-    share = Share()
-    share.keep()
-    assert share.part == share.allowed == module._affinity()
-
-
-def test_a_kernel_that_refuses_is_no_requests_fault(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    """Such cores do not exist: the worker goes on where it is, says so once, and tries no more."""
+def test_nobody_is_pinned_unasked(monkeypatch: pytest.MonkeyPatch) -> None:
     before = module._affinity()
     monkeypatch.setattr(module, "place_among_own", lambda: (1, 2))
+    Share().keep()
+    assert module._affinity() == before
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="no affinity here")
+def test_a_kernel_that_refuses_is_no_requests_fault(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """Such cores do not exist: the worker goes on where it is and says so; once the cores are there again it moves."""
+    mine = module._affinity()
+    monkeypatch.setattr(module, "place_among_own", lambda: (1, 2))
     share = Share(pin=True)
-    share.allowed = [4096, 4097]
+    monkeypatch.setattr(share, "allowed", lambda: [4096, 4097])
     share.keep()
-    assert not share.pin and share.part == before == module._affinity()
+    assert module._affinity() == mine
     assert [record.levelname for record in caplog.records] == ["WARNING"]
+    monkeypatch.setattr(share, "allowed", lambda: mine)
+    share.looked_s -= share.every_s
+    try:
+        share.keep()
+        assert module._affinity() == part_of(mine, 1, 2)
+    finally:
+        module._move_to(mine)
+
+
+def test_the_hyper_threads_of_a_core_are_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Numbered i and i + 4, as on many a server; and by number where the kernel tells nothing."""
+    monkeypatch.setattr(module, "_topology", lambda cpu, name, default: cpu % 4 if name == "core_id" else 0)
+    assert module.side_by_side(range(8)) == [0, 4, 1, 5, 2, 6, 3, 7]
+    monkeypatch.setattr(module, "_topology", lambda cpu, name, default: default)
+    assert module.side_by_side([3, 1, 2]) == [1, 2, 3]
+
+
+def test_a_place_is_among_the_workers_of_ones_own_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another model's are not counted; started at one moment, the lower pid is first; and a worker that is not there has all."""
+
+    @dataclass(frozen=True)
+    class Worker:
+        pid: int
+        since_s: float
+        folder: str
+
+        def create_time(self) -> float:
+            return self.since_s
+
+    me = os.getpid()
+    workers = [Worker(me, 5.0, "/a"), Worker(me - 1, 5.0, "/a"), Worker(me + 1, 1.0, "/a"), Worker(me + 2, 0.0, "/b"), Worker(7, 0.0, "")]
+    monkeypatch.setattr(module, "_workers", lambda: workers)
+    monkeypatch.setattr(module, "_folder", lambda worker: worker.folder)
+    assert module.place_among_own() == (2, 3)
+    monkeypatch.setattr(module, "_workers", lambda: workers[1:])
+    assert module.place_among_own() == (0, 1)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import random
 import tempfile
+from dataclasses import asdict
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,7 +19,7 @@ from builds import Builds, build_with
 from rich.progress import Progress
 from tuning import JVM_WARM_UP_S, QUEUE_LIMIT, find, saturated_per_s
 
-from batchline import verify
+from batchline import runfile, verify
 from batchline.load import open_loop
 from batchline.swept import Candidate
 
@@ -43,6 +44,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--most-per-s", type=float, default=1500.0, help="that the generator is asked for")
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--seconds", type=float, default=8.0)
+    parser.add_argument("-o", "--output", type=Path, help="the record: every figure of every round")
     return parser.parse_args()
 
 
@@ -68,7 +70,7 @@ def main() -> None:
     saturated: dict[str, list[float]] = {PINNED: [], FREE: []}
 
     def saturate(server: Builds) -> None:
-        for candidate in settings * 2:
+        for candidate in (*drawn.sample(settings, 2), *drawn.sample(settings, 2)):
             saturated[candidate.name].append(saturated_per_s(server, candidate, subject.bodies, SATURATE_S))
 
     with tempfile.TemporaryDirectory() as folder, Progress() as progress:
@@ -83,6 +85,10 @@ def main() -> None:
                 for candidate in drawn.sample(settings, 2):
                     seen[candidate.name].append(load(server, candidate, subject.bodies, times))
             saturate(server)
+    if said.output:
+        each = {name: [load._asdict() for load in loads] for name, loads in seen.items()}
+        whose = {"model": said.model, "setting": said.setting, "rate_per_s": rate, "machine": asdict(runfile.machine())}
+        runfile.put(said.output, whose | {"versions": runfile.versions(), "loads_ms": each, "saturated_per_s": saturated}, indent=1)
     print(f"{said.model}, batch size, delay, workers {said.setting}, {rate:.0f}/s, {said.rounds} rounds")
     print("pinned over free, median (least .. most)")
     ratios = np.array(seen[PINNED]) / np.array(seen[FREE])

@@ -15,7 +15,6 @@ from batchline.targets import Binding, Limits, Predicted, Target
 ROOM = 1.25  # a setting that carries so many times the rate is bound by nothing
 BUSY = 0.9  # of the most that the machine can do at all: then it is full
 GAIN = 1.03  # what more memory must bring before it is memory that binds
-TOLD = 1.02  # times as long: less is not worth a sentence
 MORE_CORES = (1.5, 2, 4, 8)  # times the cores
 
 
@@ -48,7 +47,7 @@ def _ceiling_without_memory(trials: Trials, target: Target) -> float:
 
 def reason(trials: Trials, target: Target, setting: Setting, found: Predicted, binds: Binding, feasible: bool) -> str:
     """Regime, stage, workers and delay, and what binds: a few sentences."""
-    parts = [_batch(trials, setting), _stage(trials.model, setting.batch_size), _in_load(trials.model, setting), _delay(setting, found)]
+    parts = [_batch(trials, setting), _stage(trials.model, setting.batch_size), _delay(setting, found)]
     return " ".join(part for part in (*parts, _bound(trials, target, found, binds, feasible)) if part)
 
 
@@ -83,12 +82,6 @@ def _stage(model: Model, batch_size: int) -> str:
         return ""
     stage, part = dominating(model, batch_size)
     return f"{part:.0%} of a batch's time is {stage}."
-
-
-def _in_load(model: Model, setting: Setting) -> str:
-    service = model.services[setting.threads]
-    longer = service.slow_in_load(setting.workers, setting.batch_size) / service.slow(setting.workers, setting.batch_size)
-    return f"While requests come one by one, a batch takes {longer:.2f} times as long as back to back." if longer >= TOLD else ""
 
 
 def _delay(setting: Setting, found: Predicted) -> str:

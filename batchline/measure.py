@@ -12,25 +12,20 @@ import math
 import os
 import random
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 import psutil
 
 from batchline.alone import Alone
 from batchline.errors import MeasureError
-from batchline.load import Target, open_loop
-from batchline.loaded import arrivals_of, handler_ms
 from batchline.measured import (
     HANDLER,
     SERVER,
     BatchTime,
-    LoadedRun,
     Measured,
     Plan,
     RequestTime,
@@ -43,7 +38,7 @@ from batchline.properties import Configuration
 from batchline.recipe import Recipe, read_recipe
 from batchline.runfile import machine
 from batchline.saturate import Reply, paced, saturate
-from batchline.turns import JVM_WARM_UP_S, LOADED, REQUEST, REST_SLOTS, RESTED, SETTING, WARM_UP, Turn, taken, turns_of, words
+from batchline.turns import JVM_WARM_UP_S, REQUEST, REST_SLOTS, RESTED, SETTING, WARM_UP, Turn, taken, turns_of, words
 from batchline.variants import THREADS, Variants
 
 BATCH_SIZES = (1, 2, 4, 8, 16, 32)
@@ -54,8 +49,6 @@ MOST_BATCHES = 300  # of a handler in one turn: a tiny model would fill the file
 MOST_COUNTS = 8  # worker counts, where there are many cores
 PAUSES, QUICK_PAUSES = 24, 12  # requests after a pause in a round, about
 LEAST_PAUSES = 4  # different ones
-LEAST_LOADED = 6  # batches for each worker in a turn of open load
-MOST_PER_S = 1000.0  # requests of such a load: beyond it the load is what the machine is busy with
 Progress = Callable[[int, int, str], None]  # turns done, turns in all, what is under way
 
 
@@ -105,7 +98,6 @@ def make_plan(subject: Subject, cores: int, quick: bool = False, batch_sizes: Se
     common: dict[str, Any] = {"batch_sizes": sizes, "samples": len(subject.bodies), "settings": settings, "setting_batch_size": at}
     lengths = math.ceil((QUICK_PAUSES if quick else PAUSES) / len(subject.bodies))
     common["settings_of_one"] = at > 1
-    common["loads"] = tuple(sorted({1, cores}))
     common["pauses"] = max(LEAST_PAUSES, lengths) * len(subject.bodies)
     if quick:
         return Plan(**common, rounds=4, warm_up_s=1.0, slot_s=0.3, least_batches=2, setting_s=1.2, setting_visits=2)
@@ -230,7 +222,7 @@ def _session(
         before = Turn(SERVER, 1, WARM_UP)
         for turn in turns:
             tell(turn)
-            if turn.kind in (SETTING, LOADED) and (turn.batch_size, turn.workers) != (before.batch_size, before.workers):
+            if turn.kind == SETTING and (turn.batch_size, turn.workers) != (before.batch_size, before.workers):
                 if before.workers > 1 and before.batch_size != turn.batch_size:
                     server.scale(before.batch_size, 1)  # its workers would fill the memory for nothing
                 _scale(server, subject.bodies, turn, plan)
@@ -266,8 +258,6 @@ def _take(turn: Turn, subject: Subject, plan: Plan, server: Variants, alone: Alo
         measured.requests += _request_turn(server, subject.bodies, turn, plan)
     elif turn.kind == RESTED:
         measured.rested += _rested_turn(server, subject.bodies, turn, plan)
-    elif turn.kind == LOADED:
-        measured.loaded.append(_loaded_turn(server, subject.bodies, turn, measured))
     else:
         measured.settings.append(_setting_turn(server, subject.bodies, turn, plan))
 
@@ -333,23 +323,7 @@ def _setting_turn(server: Variants, bodies: list[bytes], turn: Turn, plan: Plan)
     first, last = size * turn.workers - 1, len(replies) - size * turn.workers - 1
     count = last - first
     per_s = count / (replies[last].done_s - replies[first].done_s)
-    told_ms = [handler_ms(reply.stages_ms) for reply in replies[first:last]]
-    return SettingRun(turn.workers, turn.threads, size, turn.round, per_s, count, _grain(fmean(told_ms)) if all(told_ms) else None)
-
-
-def _loaded_turn(server: Variants, bodies: list[bytes], turn: Turn, measured: Measured) -> LoadedRun:
-    """Poisson arrivals at a part of the throughput that this setting just had; the requests make whole batches."""
-    plan, size = measured.plan, turn.batch_size
-    same = (turn.workers, turn.threads, size, turn.round)
-    before = next(run for run in measured.settings if (run.workers, run.threads, run.batch_size, run.visit) == same)
-    nothing = LoadedRun(*same, plan.load * before.per_s, 0, [])
-    if before.handler_ms is None or nothing.rate_per_s > MOST_PER_S:
-        return nothing
-    batches = math.ceil(max(nothing.rate_per_s * plan.setting_s / size, LEAST_LOADED * turn.workers))
-    run = replace(nothing, requests=batches * size)
-    sent = open_loop(Target(f"{server.server.inference}{server.path(size)}", bodies), arrivals_of(run, plan.seed))
-    told = Counter(handler_ms(record.stages_ms) for record in sent.records if record.ok and record.batch_size == size)
-    return replace(run, handler_ms=[_grain(ms) for ms, requests in told.items() for _ in range(requests // size)])
+    return SettingRun(turn.workers, turn.threads, size, turn.round, per_s, count)
 
 
 def _grain(milliseconds: float) -> float:

@@ -40,9 +40,6 @@ class Plan:
         settings: (workers, threads a worker) whose throughput is measured.
         setting_batch_size: the batch size that it is measured at.
         settings_of_one: whether it is measured with batches of one request too; False in files from before that was.
-        loads: worker counts that are loaded with requests one by one as well, right after their throughput; none in files from
-            before that was.
-        load: the rate of these requests, as a part of that throughput.
         setting_s: seconds each.
         setting_visits: how often each.
         pauses: single requests a round, each after a pause; 0 in files from before that was measured.
@@ -69,8 +66,6 @@ class Plan:
     pauses: Annotated[int, Field(ge=0, le=10**6)] = 0
     pause_ms: tuple[Amount, Amount] = (1.0, 100.0)
     settings_of_one: bool = False
-    loads: tuple[Count, ...] = ()
-    load: Annotated[float, Field(gt=0, lt=1)] = 0.7
 
     @property
     def setting_batch_sizes(self) -> tuple[int, ...]:
@@ -136,7 +131,6 @@ class SettingRun:
     Attributes:
         per_s: requests answered a second.
         requests: how many it was measured on.
-        handler_ms: mean time of a batch in the handler; None where the handler does not say, and in files from before it was asked.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
@@ -147,28 +141,6 @@ class SettingRun:
     visit: int
     per_s: Amount
     requests: int
-    handler_ms: Amount | None = None
-
-
-@dataclass(frozen=True)
-class LoadedRun:
-    """Poisson arrivals below the saturated throughput, batches full all the same.
-
-    Attributes:
-        rate_per_s: requests a second.
-        requests: that were sent, by the plan's seed; 0 where they cannot be sent fast enough, or the handler does not tell its time.
-        handler_ms: of each batch.
-    """
-
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
-
-    workers: Count
-    threads: Count
-    batch_size: Count
-    visit: int
-    rate_per_s: Amount
-    requests: Annotated[int, Field(ge=0, le=10**6)]
-    handler_ms: list[Amount]
 
 
 @dataclass
@@ -195,7 +167,6 @@ class Measured:
     requests: list[RequestTime] = field(default_factory=list)
     settings: list[SettingRun] = field(default_factory=list)
     rested: list[RestedTime] = field(default_factory=list)
-    loaded: list[LoadedRun] = field(default_factory=list)
     worker_mib: Amount | None = None
     gpu: bool | None = None
 

@@ -35,10 +35,6 @@ class Service:
         slowdown_of_one: the same with a batch size of 1, where `slowdown` is of slowdown_size and more; between them straight over
             log(batch size). What a server does for every batch weighs more in small ones. Empty: as `slowdown`.
         slowdown_size: see there.
-        loaded: how many times as long it all takes when requests come one by one, by the number of busy workers and level beyond its end:
-            what the server does with each of them then falls into batches that run, where with the next batch ready it falls between.
-            The capacity does not count it. Empty: nothing.
-        loaded_of_one: the same with a batch size of 1, as slowdown_of_one.
         noise: measured T(B) / median, one of which is drawn for every batch. Their mean counts as it is. Empty: none.
         front_end_ms: what a request takes outside queue and worker (network, reading, answering), added to its latency; or a sample of
             it, one of which is drawn for every request.
@@ -54,8 +50,6 @@ class Service:
     rested: tuple[tuple[float, float, float], ...] = ()
     slowdown_of_one: Slowdown = ()
     slowdown_size: int = 1
-    loaded: Slowdown = ()
-    loaded_of_one: Slowdown = ()
 
     @classmethod
     def line(
@@ -79,19 +73,11 @@ class Service:
 
     def slow(self, busy: float, batch_size: int) -> float:
         """How many times as long a batch takes while so many workers are busy, 1 or more of them, whose setting has this batch size."""
-        of_one = slowed(self.slowdown_of_one, busy) if self.slowdown_of_one else None
-        return self._between(slowed(self.slowdown, busy), of_one, batch_size)
-
-    def slow_in_load(self, busy: float, batch_size: int) -> float:
-        """The same while requests come one by one."""
-        of_one = _level(self.loaded_of_one, busy) if self.loaded_of_one else None
-        return self.slow(busy, batch_size) * self._between(_level(self.loaded, busy), of_one, batch_size)
-
-    def _between(self, large: float, of_one: float | None, batch_size: int) -> float:
-        if of_one is None or batch_size >= self.slowdown_size:
+        large = slowed(self.slowdown, busy)
+        if not self.slowdown_of_one or batch_size >= self.slowdown_size:
             return large
         share = math.log(batch_size) / math.log(self.slowdown_size)
-        return share * large + (1 - share) * of_one
+        return share * large + (1 - share) * slowed(self.slowdown_of_one, busy)
 
     def reslowed(self, change: Callable[[Slowdown], Slowdown]) -> Service:
         """The same on another machine: both slowdowns changed; where workers do not disturb each other they still do not."""
@@ -103,7 +89,7 @@ class Service:
         for ms in self.batch_ms:
             if not SHORTEST_MS <= ms <= LONGEST_MS:
                 raise SimulateError(f"a batch takes {SHORTEST_MS:g} to {LONGEST_MS:g} ms, not {ms:g}.")
-        for what, values in (("slowdown", self.slowdown + self.slowdown_of_one + self.loaded + self.loaded_of_one), ("noise", self.noise)):
+        for what, values in (("slowdown", self.slowdown + self.slowdown_of_one), ("noise", self.noise)):
             if not all(0 < value < 1e6 for value in values):
                 raise SimulateError(f"every {what} must be a positive factor; here is {next(v for v in values if not 0 < v < 1e6):g}.")
         front = self.front_end_ms if isinstance(self.front_end_ms, tuple) else (self.front_end_ms,)
@@ -153,11 +139,6 @@ def slowed(slowdown: Slowdown, busy: float) -> float:
     if busy >= measured:
         return slowdown[-1] * busy / measured
     return float(np.interp(busy, np.arange(1, measured + 1), slowdown))
-
-
-def _level(loaded: Slowdown, busy: float) -> float:
-    """Between worker counts on straight lines, beyond the last as there; 1 where nothing is known."""
-    return float(np.interp(busy, np.arange(1, len(loaded) + 1), loaded)) if loaded else 1.0
 
 
 def capacity_per_s(service: Service, setting: Setting) -> float:

@@ -189,7 +189,7 @@ def may_beat(trials: Trials, setting: Setting, rate_per_s: float, p99_ms: float)
 
 def at_most_one_waits(service: Service, setting: Setting, p99_ms: float) -> bool:
     """The quick bound T(b)·(1 + 1/N) + D + what lies outside (queueing.md 3.8): who passes it is tried first."""
-    batch_ms = service.batch_ms[setting.batch_size - 1] * service.slow_in_load(setting.workers, setting.batch_size)
+    batch_ms = service.batch_ms[setting.batch_size - 1] * service.slow(setting.workers, setting.batch_size)
     waits = setting.max_batch_delay_ms if setting.batch_size > 1 else 0.0
     return batch_ms * (1 + 1 / setting.workers) + waits + float(np.mean(service.front_end_ms)) <= p99_ms
 

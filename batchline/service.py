@@ -18,7 +18,6 @@ import numpy as np
 
 from batchline.cost import Regime, fit_cost_line
 from batchline.errors import MeasureError
-from batchline.loaded import loaded_of
 from batchline.measured import SERVER, Measured
 from batchline.queueing import Service
 from batchline.rested import rest_of
@@ -164,18 +163,7 @@ def _services(measured: Measured, batch_ms: tuple[float, ...]) -> dict[int, Serv
             own = of_one if t == measured.plan.threads else ()
             found[t] = Service(tuple(ms * factor for ms in batch_ms), known[t], noise, *rest, slowdown_of_one=own, slowdown_size=size)
     found.setdefault(1, found[min(found)])
-    return _in_load(measured, dict(sorted(found.items())))
-
-
-def _in_load(measured: Measured, services: dict[int, Service]) -> dict[int, Service]:
-    """With what open load adds, as far as it was measured; a worker of t threads keeps as many cores busy as t with one."""
-    threads, size = measured.plan.threads, measured.plan.setting_batch_size
-    known = replace(services[threads], loaded=loaded_of(measured, services[threads], size))
-    if size > 1:
-        known = replace(known, loaded_of_one=loaded_of(measured, services[threads], 1))
-    steps = {t: max(1, t // threads) for t in services}
-    found = {t: replace(service, loaded=known.loaded[steps[t] - 1 :: steps[t]]) for t, service in services.items()}
-    return {**found, threads: known}
+    return dict(sorted(found.items()))
 
 
 def _batch_ms(measured: Measured) -> tuple[float, ...]:

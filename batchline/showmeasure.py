@@ -38,17 +38,10 @@ def show_plan(console: Console, plan: Plan) -> None:
         f"{plan.rounds} rounds in random order, {plan.slot_s:g} s or {plan.least_batches} batches a turn",
         f"{plan.pauses} single requests a round, {shortest_ms:g} to {longest_ms:g} ms after the last answer",
         f"requests/s of workers x threads {settings}, batch size {plan.setting_batch_size}: {plan.setting_visits} x {plan.setting_s:g} s",
-        *_loads(plan),
         f"expected: about {_duration(expected_s(plan))}, more where a batch takes longer than {plan.slot_s / plan.least_batches:.1f} s",
     )
     for line in said:
         console.print(line, highlight=False)
-
-
-def _loads(plan: Plan) -> Iterator[str]:
-    if plan.loads:
-        counts = " and ".join(map(str, plan.loads))
-        yield f"{counts} of these workers with requests one by one too, at {plan.load:.0%} of their throughput"
 
 
 def _duration(seconds: float) -> str:

@@ -76,12 +76,9 @@ def simulate(
     _check_run(rate_per_s, requests, arrivals, server, replications, seed, clock_ms)
     most_per_s, each = capacity_per_s(service, setting), math.ceil(requests / replications)
     run = _Run(service, setting, rate_per_s, each, 0, arrivals, server, clock_ms)
-    kept_per_s = _in_load(run, most_per_s)
     if rate_per_s >= most_per_s:
         return _overloaded(run, most_per_s, replications)
-    if rate_per_s >= kept_per_s:
-        return _unsettled(run, most_per_s, replications)
-    run = run._replace(warm_up=_warm_up(service, setting, rate_per_s / kept_per_s, server))
+    run = run._replace(warm_up=_warm_up(service, setting, rate_per_s / most_per_s, server))
     if run.warm_up > LONGEST_WARM_UP * each:
         return _unsettled(run, most_per_s, replications)
     runs = [_replicate(run, chance) for chance in np.random.SeedSequence(seed).spawn(replications)]
@@ -173,9 +170,7 @@ def _rules(run: _Run, times_ms: Floats) -> Any:
     front = service.front_end_ms if isinstance(service.front_end_ms, tuple) else (service.front_end_ms,)
     return kernel.Rules(
         batch_ms=np.array(service.batch_ms[: setting.batch_size], dtype=np.float64),
-        pace=np.array(
-            [1.0, *(1 / service.slow_in_load(busy, setting.batch_size) for busy in range(1, setting.workers + 1))], dtype=np.float64
-        ),
+        pace=np.array([1.0, *(1 / service.slow(busy, setting.batch_size) for busy in range(1, setting.workers + 1))], dtype=np.float64),
         noise=np.array(service.noise or (1.0,), dtype=np.float64),
         front_end_ms=np.array(front, dtype=np.float64),
         rested=np.array(((0.0, 0.0, 0.0), *service.rested), dtype=np.float64),
@@ -284,16 +279,9 @@ def _overloaded(run: _Run, most_per_s: float, replications: int) -> Simulated:
     return _without_numbers(run, most_per_s, replications, round(refused * run.requests * replications), note)
 
 
-def _in_load(run: _Run, most_per_s: float) -> float:
-    """The capacity when requests come one by one."""
-    workers, size = run.setting.workers, run.setting.batch_size
-    return most_per_s * run.service.slow(workers, size) / run.service.slow_in_load(workers, size)
-
-
 def _unsettled(run: _Run, most_per_s: float, replications: int) -> Simulated:
-    kept_per_s = _in_load(run, most_per_s)
     note = (
-        f"{run.rate_per_s:g} requests/s are {run.rate_per_s / kept_per_s:.4%} of the capacity of {kept_per_s:.4g}/s: the queue still "
+        f"{run.rate_per_s:g} requests/s are {run.rate_per_s / most_per_s:.4%} of the capacity of {most_per_s:.4g}/s: the queue still "
         f"grows when {_counted(run.requests * replications, 'request')} are done; simulate more, or a lower rate."
     )
     return _without_numbers(run, most_per_s, replications, 0, note)

@@ -15,14 +15,14 @@ WORKER_START_S = 5.0  # for the expected duration only
 SERVER_START_S = 3.0
 JVM_WARM_UP_S = 3.0
 REST_SLOTS = 3  # turns' time that requests after a pause may take
-REQUEST, RESTED, SETTING, LOADED = "request", "rested", "setting", "loaded"
+REQUEST, RESTED, SETTING = "request", "rested", "setting"
 WARM_UP = -1  # as a round
 
 
 class Turn(NamedTuple):
     """One step of the plan; `round` is its visit where it is a setting's."""
 
-    kind: str  # server, handler, request, rested, setting, loaded
+    kind: str  # server, handler, request, rested, setting
     batch_size: int
     round: int
     workers: int = 1
@@ -43,8 +43,6 @@ def turns_of(plan: Plan) -> Iterator[Turn]:
         for visit, size in itertools.product(range(plan.setting_visits), sizes):
             for workers in counts if visit % 2 == 0 else reversed(counts):
                 yield Turn(SETTING, size, visit, workers, threads)
-                if threads == plan.threads and workers in plan.loads:
-                    yield Turn(LOADED, size, visit, workers, threads)
 
 
 def taken(measured: Measured) -> set[Turn]:
@@ -54,7 +52,6 @@ def taken(measured: Measured) -> set[Turn]:
         *(Turn(REQUEST, 1, r.round) for r in measured.requests),
         *(Turn(RESTED, 1, r.round) for r in measured.rested),
         *(Turn(SETTING, s.batch_size, s.visit, s.workers, s.threads) for s in measured.settings),
-        *(Turn(LOADED, s.batch_size, s.visit, s.workers, s.threads) for s in measured.loaded),
     }
 
 
@@ -62,9 +59,8 @@ def words(turn: Turn | None) -> str:
     """What is under way; None: a server starts."""
     if turn is None:
         return "TorchServe starts and warms up"
-    if turn.kind in (SETTING, LOADED):
-        how = "" if turn.kind == SETTING else ", requests one by one"
-        return f"{turn.workers} workers, {turn.threads} threads each, batches of {turn.batch_size}{how}"
+    if turn.kind == SETTING:
+        return f"{turn.workers} workers, {turn.threads} threads each, batches of {turn.batch_size}"
     if turn.kind in (REQUEST, RESTED):
         return "one request at a time" if turn.kind == REQUEST else "one request after a pause"
     return f"batches of {turn.batch_size}, {turn.kind}"
@@ -82,5 +78,4 @@ def expected_s(plan: Plan) -> float:
     turns += plan.warm_up_s * (len(plan.batch_sizes) + len(threads) - 1)
     begun = len(threads) * (SERVER_START_S + JVM_WARM_UP_S) + starts * WORKER_START_S / min(os.cpu_count() or 1, 2)
     settings = sum(each[t] for _, t in plan.settings)
-    loads = len(plan.loads) * len(plan.setting_batch_sizes)
-    return turns + plan.setting_visits * (settings * (plan.setting_s + plan.warm_up_s) + loads * plan.setting_s) + begun
+    return turns + settings * plan.setting_visits * (plan.setting_s + plan.warm_up_s) + begun

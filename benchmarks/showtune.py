@@ -15,12 +15,7 @@ import tune_predict
 
 Record = dict[str, Any]
 PREDICTED = (("mean", "mean_ms"), ("p99", "p99_ms"), ("throughput", "saturated_per_s"))
-OTHERWISE = (  # tune_predict.step
-    ("mean without open load", "mean_ms", "back_to_back"),
-    ("p99 without open load", "p99_ms", "back_to_back"),
-    ("mean at the pace then", "mean_ms", "at_pace"),
-    ("p99 at the pace then", "p99_ms", "at_pace"),
-)
+AT_PACE = (("mean at the pace then", "mean_ms"), ("p99 at the pace then", "p99_ms"))  # tune_predict.step
 # What is to be reached: median of |error| over the settings. A sleeping handler has no throughput to be wrong about.
 BARS = {"sleep": {"mean": 0.04, "p99": 0.08}}
 REAL_BARS = {"p99": 0.12, "throughput": 0.03}
@@ -64,7 +59,7 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1)
 
 def summary(records: Sequence[Record]) -> str:
     """A row a model: median of |error|, its bar, the largest, how far the repeats lie apart."""
-    said = [*((*each, "predicted") for each in PREDICTED), *OTHERWISE]
+    said = [(*each, "predicted") for each in PREDICTED] + [(*each, "at_pace") for each in AT_PACE]
     rows = [row for record in records for each in said if (row := _summed(record, *each))]
     headings = ("model", "of", "settings", "median error", "at most", "reached", "largest", "repeats apart")
     return table(headings, rows, left=2) if rows else ""
@@ -103,13 +98,13 @@ def settings(record: Record) -> str:
             f"{repeats[0]['share']:.0%}",
             *(_seen(repeats, field) for field in ("mean_ms", "p99_ms")),
             *(_off(repeats, field) for _, field in PREDICTED),
-            *(_off(repeats, "p99_ms", said) for said in ("back_to_back", "at_pace")),
+            _off(repeats, "p99_ms", "at_pace"),
             f"{sum(bool(row['measured']['invalid']) for row in repeats)} of {len(repeats)}",
         )
         for setting, repeats in found.items()
     ]
     headings = (record["title"], "rate/s", "of capacity", "mean ms", "p99 ms", *(f"{name} off" for name, _ in PREDICTED))
-    headings += ("p99 off without open load", "p99 off at the pace then", "invalid")
+    headings += ("p99 off at the pace then", "invalid")
     return table(headings, rows)
 
 

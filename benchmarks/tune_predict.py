@@ -55,7 +55,7 @@ def key(candidate: Candidate, repeat: int) -> str:
 def step(bench: Bench, service: Service, server: Candidates, candidate: Candidate, share: float, repeat: int, most_per_s: float) -> Row:
     """One repeat of one setting: loaded between two looks at its saturated throughput, and both predicted; latency for the very
     arrivals that were sent, and once more with T(B) at the pace that was seen then: that takes out the machine's drift, and
-    with it what the capacity itself has wrong. And once without what open load adds.
+    with it what the capacity itself has wrong.
     """
     setting = setting_of(candidate)
     capacity = capacity_per_s(service, setting)
@@ -73,7 +73,6 @@ def step(bench: Bench, service: Service, server: Candidates, candidate: Candidat
         "rate_per_s": rate,
         "measured": asdict(figures) | {"over": None, "saturated_per_s": saturated},
         "predicted": foretold(service, setting, rate, times, begin_s) | {"saturated_per_s": capacity},
-        "back_to_back": foretold(replace(service, loaded=(), loaded_of_one=()), setting, rate, times, begin_s) if service.loaded else {},
         "at_pace": foretold(replace(service, batch_ms=tuple(ms * pace for ms in service.batch_ms)), setting, rate, times, begin_s),
     }
 

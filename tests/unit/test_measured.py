@@ -18,7 +18,7 @@ from batchline.errors import MeasureError
 from batchline.fit import as_json, compare, fit
 from batchline.measure import BATCH_SIZES, Subject, begin, make_plan, parse_sizes
 from batchline.measure import subject as find_subject
-from batchline.measured import FORMAT, BatchTime, LoadedRun, Measured, Plan, RequestTime, SettingRun, read_measured, write_measured
+from batchline.measured import FORMAT, BatchTime, Measured, Plan, RequestTime, SettingRun, read_measured, write_measured
 from batchline.properties import Configuration
 from batchline.recipe import Recipe
 from batchline.runfile import Machine
@@ -50,8 +50,7 @@ def measured(c: float = 4, m: float = 1, samples: int = 1) -> Measured:
                 made.batches.append(BatchTime(place, size, number, 1e4, warm_up=True))
                 made.batches += [BatchTime(place, size, number, c + extra + m * size, warm_up=False) for _ in range(3)]
         made.requests.append(RequestTime(number, 7.0, warm_up=False))
-    made.settings += [SettingRun(w, 1, 8, visit, 100.0 * min(w, 2) + visit, 400, 9.0) for w in (1, 2, 3) for visit in (0, 1)]
-    made.loaded += [LoadedRun(w, 1, 8, 0, 70.0 * w, 16, [9.5, 10.5]) for w in (1, 2)]
+    made.settings += [SettingRun(w, 1, 8, visit, 100.0 * min(w, 2) + visit, 400) for w in (1, 2, 3) for visit in (0, 1)]
     return made
 
 
@@ -171,12 +170,7 @@ PLACES = [
     "requests.0.latency_ms",
     "settings.0.workers",
 ]
-PLACES += [f"batches.1.{name}" for name in ("round", "batch_size", "place", "batch_ms", "stages_ms")] + [
-    "settings.1.per_s",
-    "plan.rounds",
-    "plan.loads",
-    "loaded.0.handler_ms",
-]
+PLACES += [f"batches.1.{name}" for name in ("round", "batch_size", "place", "batch_ms", "stages_ms")] + ["settings.1.per_s", "plan.rounds"]
 VALUES = st.none() | st.booleans() | st.floats() | st.integers(-3, 10**12) | st.just("x") | st.lists(st.integers(), max_size=2)
 
 
@@ -287,7 +281,7 @@ def test_threads_that_the_model_does_not_allow_are_not_measured() -> None:
 
 def test_an_older_plan_has_its_turns_as_they_were() -> None:
     made = make_plan(subject(), 2)
-    old = list(turns_of(replace(made, pauses=0, settings_of_one=False, loads=())))
+    old = list(turns_of(replace(made, pauses=0, settings_of_one=False)))
     assert len(old) == made.rounds * (2 * len(BATCH_SIZES) + 1) + len(made.settings) * made.setting_visits
     assert not any(turn.kind == "rested" for turn in old)
 
@@ -296,11 +290,7 @@ def test_every_turn_stands_in_the_plan_once_and_places_take_turns() -> None:
     made = make_plan(subject(), 2)
     turns = list(turns_of(made))
     settings = [turn for turn in turns if turn.kind == "setting"]
-    loads = [turn for turn in turns if turn.kind == "loaded"]
-    assert len(turns) == len(set(turns)) == made.rounds * (2 * len(BATCH_SIZES) + 2) + len(settings) + len(loads)
-    assert len(loads) == 2 * 2 * made.setting_visits, "one worker and one a core, two batch sizes"
-    before = [turns[turns.index(turn) - 1] for turn in loads]
-    assert [turn._replace(kind="loaded") for turn in before] == loads, "each right after its throughput: its rate is a part of that"
+    assert len(turns) == len(set(turns)) == made.rounds * (2 * len(BATCH_SIZES) + 2) + len(settings)
     small = [(turn.workers, turn.threads) for turn in settings if turn.batch_size == 1 and turn.round == 0]
     assert small == [(1, 1), (2, 1), (3, 1)], "batches of one with as many threads as T(B) was measured with"
     assert len(settings) == (len(made.settings) + len(small)) * made.setting_visits

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from batchline.report import batching, decisions, offered, queueing, requests
+from batchline.report import batching, decisions, dials, offered, queueing, requests, speedups
 from batchline.report.captions import counted
 from batchline.report.data import Evidence
 from batchline.report.style import Figure, Missing
@@ -68,7 +68,7 @@ def chapters(evidence: Evidence) -> list[Chapter]:
 def comparison(everything: Sequence[Evidence]) -> list[Step]:
     """Figures of all models together."""
     return [
-        Step("The ceiling 1 + c/m says how much a model can win by batching.", batching.regimes(everything)),
+        Step("The ceiling 1 + c/m says how much a model can win by batching.", speedups.regimes(everything)),
         Step("The largest part of a request is what to mend; halving a sliver wins a sliver.", requests.dominant(everything)),
         Step("A stage may have no width at all, and the rest is still the sum.", requests.at_zero(everything)),
     ]
@@ -229,7 +229,7 @@ BATCHING: tuple[tuple[Callable[[Evidence], str], Callable[[Evidence], Drawn]], .
     (_say_serial, batching.serial),
     (_say_batch, batching.batch),
     (_say_both, batching.both),
-    (_say_speedup, batching.speedup),
+    (_say_speedup, speedups.speedup),
     (
         _say(
             "Requests do not come as batches. A free worker takes the first and waits for more, until the batch is full "
@@ -237,8 +237,8 @@ BATCHING: tuple[tuple[Callable[[Evidence], str], Callable[[Evidence], Drawn]], .
         ),
         queueing.queue,
     ),
-    (_say_dials, batching.dials),
-    (_say("All of it on one canvas."), batching.summary),
+    (_say_dials, dials.dials),
+    (_say("All of it on one canvas."), dials.summary),
 )
 JOURNEY: tuple[tuple[Callable[[Evidence], str], Callable[[Evidence], Drawn]], ...] = (
     (_say("A request is in one stage at a time, so that its time is a sum and nothing fancier."), requests.timeline),

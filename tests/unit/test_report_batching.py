@@ -13,7 +13,7 @@ import pytest
 
 from batchline.load import RequestRecord
 from batchline.measured import BatchTime, Measured
-from batchline.report import batching
+from batchline.report import batching, dials, speedups
 from batchline.report.captions import short
 from batchline.report.data import Evidence, Loaded, Served, Source
 from batchline.report.queueing import queue
@@ -25,7 +25,7 @@ from tests.known_run import known_run
 from tests.unit.baselines import like_baseline
 
 C_MS, M_MS = 8.0, 2.0
-ONE = (batching.prediction, batching.serial, batching.batch, batching.both, batching.speedup, batching.dials, batching.summary, queue)
+ONE = (batching.prediction, batching.serial, batching.batch, batching.both, speedups.speedup, dials.dials, dials.summary, queue)
 DAY_S = 1796217470.0
 
 
@@ -131,7 +131,7 @@ def test_the_ratio_of_the_bars_is_read_off(known: Evidence) -> None:
 
 
 def test_without_a_line_a_bar_is_not_split(bent: Evidence) -> None:
-    for make in (batching.prediction, batching.serial, batching.batch, batching.both, batching.summary):
+    for make in (batching.prediction, batching.serial, batching.batch, batching.both, dials.summary):
         assert not artists(make(bent), "c") and not artists(make(bent), "m"), make
         assert "the line does not fit" in figure(make(bent)).caption
     (bar,) = artists(batching.prediction(bent), "T(1)")
@@ -142,7 +142,7 @@ def test_without_a_line_a_bar_is_not_split(bent: Evidence) -> None:
 
 
 def test_the_speedup_is_what_was_measured_under_the_line(known: Evidence) -> None:
-    found = batching.speedup(known)
+    found = speedups.speedup(known)
     assert known.fit
     table = known.fit.server.table
     (points,) = artists(found, "measured")
@@ -159,7 +159,7 @@ def test_the_intervals_are_of_the_rounds() -> None:
         BatchTime(b.place, b.batch_size, b.round, b.batch_ms * (1 + 0.1 * b.round * (b.batch_size == 8)), False) for b in made.batches
     ]
     made.batches = slower
-    by_size = {each.batch_size: each for each in batching._speedups(evidence(made))}
+    by_size = {each.batch_size: each for each in speedups.speedups(evidence(made))}
     assert by_size[1].low == by_size[1].high == 1
     assert by_size[32].high - by_size[32].low < 1e-9 < by_size[8].high - by_size[8].low
     rounds = [8 * (C_MS + M_MS) / ((C_MS + 8 * M_MS) * (1 + 0.1 * number)) for number in range(4)]
@@ -168,14 +168,14 @@ def test_the_intervals_are_of_the_rounds() -> None:
 
 
 def test_no_ceiling_where_the_line_does_not_fit(bent: Evidence) -> None:
-    found = batching.speedup(bent)
+    found = speedups.speedup(bent)
     assert "no ceiling: the line does not fit" in words(found)
     assert not artists(found, "ceiling") and not artists(found, "S(B)")
     assert len(artists(found, "measured")[0].get_xdata()) == 3
 
 
 def test_all_models_on_one_axis(known: Evidence, bent: Evidence) -> None:
-    found = batching.regimes([known, bent])
+    found = speedups.regimes([known, bent])
     for each in (known, bent):
         assert each.fit
         (points,) = artists(found, each.model)
@@ -236,7 +236,7 @@ def test_a_request_is_the_sum_of_wait_batch_and_way_back(known: Evidence) -> Non
 
 
 def test_throughput_by_batch_size_and_workers(known: Evidence) -> None:
-    found = batching.dials(known)
+    found = dials.dials(known)
     (by_size,), (theory,) = artists(found, "by batch size"), artists(found, "B / T(B)")
     for line in (by_size, theory):
         assert list(line.get_ydata()) == pytest.approx([b * 1e3 / (C_MS + b * M_MS) for b in line.get_xdata()], rel=1e-3)
@@ -248,11 +248,11 @@ def test_throughput_by_batch_size_and_workers(known: Evidence) -> None:
 
 
 def test_the_summary_has_the_wait_in_front_where_it_is_known(known: Evidence) -> None:
-    found = batching.summary(known)
+    found = dials.summary(known)
     (wait,) = artists(found, "w")
     assert (wait.get_x(), wait.get_width()) == (0, 3.0)
     assert min(bar.get_x() for bar in artists(found, "c") if bar.get_y() == wait.get_y()) == 3.0
-    alone = batching.summary(evidence(known_run(C_MS, M_MS)))
+    alone = dials.summary(evidence(known_run(C_MS, M_MS)))
     assert not artists(alone, "w") and "batchline stages" in figure(alone).caption
 
 
@@ -319,8 +319,8 @@ def test_without_data_the_command_that_supplies_it(make: Callable[[Evidence], Fi
 
 
 def test_no_model_at_all_is_missing() -> None:
-    assert isinstance(batching.regimes([]), Missing)
-    assert isinstance(batching.regimes([Evidence("known")]), Missing)
+    assert isinstance(speedups.regimes([]), Missing)
+    assert isinstance(speedups.regimes([Evidence("known")]), Missing)
 
 
 @pytest.mark.parametrize("make", ONE[:-1])
@@ -344,7 +344,7 @@ def test_a_measurement_without_batches_of_one() -> None:
 def test_a_run_without_workers_settings_draws_the_line_alone() -> None:
     made = known_run(C_MS, M_MS)
     made.settings = []
-    found = batching.dials(evidence(made))
+    found = dials.dials(evidence(made))
     assert len(artists(found, "by batch size")) == 1 and not artists(found, "by workers")
     assert "not measured" in words(found)
 
@@ -357,7 +357,7 @@ def test_a_load_without_batches_is_missing() -> None:
 
 def test_many_models_sizes_and_workers_are_drawn() -> None:
     many = [evidence(known_run(C_MS, M_MS * (n + 1), f"m{n}", workers=9), model=f"m{n}") for n in range(9)]
-    assert png(figure(batching.regimes(many)), LIGHT, 40)
+    assert png(figure(speedups.regimes(many)), LIGHT, 40)
     made = known_run(C_MS, M_MS, workers=12)
     made.batches += [
         BatchTime("server", size, number, C_MS + M_MS * size, False) for size in (512, 4096) for number in range(4) for _ in range(500)
@@ -369,7 +369,7 @@ def test_many_models_sizes_and_workers_are_drawn() -> None:
 
 
 def test_points_of_a_pointer_are_in_the_panel_they_name(known: Evidence) -> None:
-    found = figure(batching.summary(known))
+    found = figure(dials.summary(known))
     panels = {Point(*point).panel for point in found.points}
     assert panels == {0, 1} and len(drawn(found).axes) == 2
 
@@ -378,7 +378,7 @@ def test_points_of_a_pointer_are_in_the_panel_they_name(known: Evidence) -> None
 
 
 def regimes(known: Evidence) -> Figure | Missing:
-    return batching.regimes([known, evidence(known_run(1.0, 4.0, "heavy"), model="heavy")])
+    return speedups.regimes([known, evidence(known_run(1.0, 4.0, "heavy"), model="heavy")])
 
 
 @pytest.mark.parametrize("make", (*ONE, regimes), ids=lambda make: make.__name__)

@@ -310,6 +310,7 @@ def measured(said: argparse.Namespace) -> dict[str, Any]:
         "setting": said.setting,
         "machine": asdict(runfile.machine()),
         "versions": runfile.versions(),
+        "pin_cores": bool(subject.recipe.config.get("pin_cores")),
         "loads": [],
     }
     with serving(subject, candidates) as server:

@@ -219,7 +219,8 @@ def begin(name: str, run: Path | None, quick: bool, turns: Turns, output: Path |
             measure.measure(subject, measure.begin(subject, path, overwrite=True, quick=quick, batch_sizes=SIZES if quick else None), path)
         record, fresh = {**record, "measure_s": time.monotonic() - begun_s}, True
     measured = read_measured(path)
-    record = {"model": name, "machine": asdict(runfile.machine()), "versions": runfile.versions(), "run": path.name, **record}
+    here = {"machine": asdict(runfile.machine()), "versions": runfile.versions(), "pin_cores": bool(subject.recipe.config.get("pin_cores"))}
+    record = {"model": name, **here, "run": path.name, **record}
     made = Bench(subject, measured, model_of(measured, subject.archive), turns, output, console, fresh, record)
     made.write()
     return made

@@ -40,7 +40,7 @@ def race(
 def measure(
     model: str,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="The raw values; run-MODEL.json unless given.")] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="About a minute on two cores; wider intervals.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="One to two minutes on two cores; wider intervals.")] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the measurement in the file.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier measurement.")] = False,
     batch_sizes: Annotated[str, typer.Option(help="Comma-separated, 1 among them, instead of the plan's own.")] = "",

@@ -115,7 +115,7 @@ def tune(
     p99_ms: Annotated[float, typer.Option(help="99% of the requests within so many milliseconds.")],
     rate_per_s: Annotated[float, typer.Option(help="Poisson arrivals, requests a second.")],
     run: Annotated[Path | None, typer.Option(help="run.json of the model; else it is measured first.")] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Measure in about a minute on two cores; wider intervals.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Measure in one to two minutes on two cores; wider intervals.")] = False,
     memory_gib: Annotated[float | None, typer.Option(help="For the model's workers; what the machine has unless given.")] = None,
     gpus: Annotated[int, typer.Option(min=0, help="That the workers are dealt over.")] = 0,
     config: Config = CONFIG,
